@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
@@ -15,8 +16,9 @@ from holdfast.base.address import format_address
 from holdfast.base.config import ControllerConfig
 from holdfast.base.errors import HoldfastError
 from holdfast.base.state_lock import StateLock
-from holdfast.controller.alerts.decide import Decider
-from holdfast.controller.alerts.send import Sender, parse_receiver
+from holdfast.controller.alerts.notice import Pace
+from holdfast.controller.alerts.receivers import Receiver, parse_receivers
+from holdfast.controller.alerts.send import Sender
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.restore import KEPT
 from holdfast.controller.detectors.agents.input import journal_finding
@@ -30,6 +32,7 @@ from holdfast.controller.schedulers import reconciler
 from holdfast.controller.schedulers.base import Scheduler
 from holdfast.controller.schedulers.kubernetes import Kubernetes
 from holdfast.controller.schedulers.slurm import Slurm
+from holdfast.controller.shell import notices
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.certificate_watch import CertificateWatch
 from holdfast.controller.shell.hours import Hours
@@ -148,6 +151,25 @@ def _scheduler(config: ControllerConfig) -> Scheduler | None:
     return None
 
 
+def _sender(config: ControllerConfig, receivers: list[Receiver], shell: Shell, report: Report) -> Sender:
+    book = notices.restored(shell.journal.entities(), config.notify_digest)
+    pace = Pace(config.notify_resend, config.notify_remind, t.Severity(config.notify_from))
+    incidents = shell.brain.c.book.incidents
+    jobs = notices.JobViews(shell, report)
+    return Sender(
+        receivers, book, pace, lambda: list(incidents.values()), jobs.now, shell.keep, notices.reporter(shell)
+    )
+
+
+def page_url(config: ControllerConfig, port: int) -> str:
+    """The address of the page in notifications, without a slash at its end."""
+    if config.page_url:
+        return config.page_url.rstrip("/")
+    host = config.listen_host
+    host = socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
+    return f"{'https' if config.tls() is not None else 'http'}://{format_address(host, port)}"
+
+
 async def _lasting(run: Callable[[], Awaitable[None]], shell: Shell) -> None:
     """Run it again whenever a bug in Holdfast ends it: the watcher of a month's training must outlive one value."""
     while True:
@@ -162,7 +184,7 @@ async def _lasting(run: Callable[[], Awaitable[None]], shell: Shell) -> None:
 
 async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     config.check()
-    scheduler, receivers = _scheduler(config), [parse_receiver(text) for text in config.notify]
+    scheduler, receivers = _scheduler(config), parse_receivers(config.notify)
     lock = _lock(config.state_dir)
     shell = build(config)
     watch = BlameWatch(shell, shell.brain.c.tuning)
@@ -170,12 +192,10 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)
     auth = Auth(config.token() or None, config.readers() or None, any_host=config.insecure)
-    book = shell.brain.c.book.incidents
-    sender = Sender(
-        receivers, Decider(least=t.Severity(config.notify_from)), lambda: list(book.values()), config.page_url
-    )
     hours = Hours(shell)
-    app = create_app(Report(shell, config.max_restarts, watch, hours, certificates, sender), auth)
+    report = Report(shell, config.max_restarts, watch, hours, certificates)
+    report.sender = sender = _sender(config, receivers, shell, report)
+    app = create_app(report, auth)
     host = config.listen_host
     try:
         async with (
@@ -193,8 +213,8 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
                 lasting.append(shell.span_store.run)
             if scheduler is not None:
                 lasting.append(reconciler.of_shell(scheduler, shell).run)
-            if receivers:
-                lasting.append(sender.run)
+            sender.base = page_url(config, http_port)
+            lasting.append(sender.run)
             lasting.append(certificates.run)  # after the sender, which takes what is there already as reported
             work = [stop.wait(), *(_lasting(one, shell) for one in lasting)]
             done, others = await asyncio.wait(

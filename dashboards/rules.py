@@ -206,9 +206,10 @@ ALERTS = (
     ),
     Alert(
         "HoldfastNotificationFailed", "warning",
-        'sum by (instance, receiver) (increase(holdfast_notifications_total{outcome="failed"}[1h])) > 0', "0m",
-        "{{ $value | humanize }} notifications did not reach {{ $labels.receiver }}.",
-        "The receiver did not accept a message for ten minutes, and it was given up. Somebody was not notified.",
+        'sum by (instance, receiver) (increase(holdfast_notifications_total{outcome="refused"}[1h])) > 0 '
+        'or sum by (instance, receiver) (increase(holdfast_notifications_total{outcome="failed"}[30m])) > 8', "0m",
+        "{{ $labels.receiver }} does not take notifications: {{ $value | humanize }} attempts failed.",
+        "The receiver refuses messages, or has not been reachable for some minutes. Somebody was not notified.",
         "First `holdfast incidents`: what was missed? The controller's log has the receiver's answer "
         "(`alert.failed`): a changed address, a revoked token, a proxy.",
     ),

@@ -30,6 +30,7 @@ from holdfast.controller.detectors.base import table as detector_table
 from holdfast.controller.detectors.base.moves import Fault, Move
 from holdfast.controller.http.metrics import Metrics
 from holdfast.controller.http.metrics_text import HELP
+from holdfast.controller.http.notifications.runbook import RUNBOOK
 from holdfast.controller.job import policy
 from holdfast.controller.job.stages import TRANSITIONS, Stage, StageEvent
 from holdfast.controller.shell.report import Report
@@ -44,6 +45,9 @@ from holdfast.trainer.settings import config as trainer
 from holdfast.trainer.settings.load import choices
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+
+sys.path.insert(0, str(Path(__file__).parent))  # the module beside this one, however this one is loaded
+from runbook_page import to_html
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -411,12 +415,18 @@ def rendered(path: Path) -> str:
     return BLOCK.sub(fresh, path.read_text())
 
 
+def served() -> str:
+    """The page that the controller serves at `/runbook`."""
+    return to_html({name: rendered(ROOT / "docs" / name) for name in ("runbook.md", "alerts.md")})
+
+
 def main(argv: list[str]) -> int:
-    stale = [page for page in pages() if rendered(page) != page.read_text()]
-    for page in stale:
+    fresh = {page: rendered(page) for page in pages()} | {RUNBOOK: served()}
+    stale = {page: text for page, text in fresh.items() if not page.exists() or page.read_text() != text}
+    for page, text in stale.items():
         print(f"{'stale' if '--check' in argv else 'written'}: {page.relative_to(ROOT)}")
         if "--check" not in argv:
-            page.write_text(rendered(page))
+            page.write_text(text)
     return 1 if stale and "--check" in argv else 0
 
 

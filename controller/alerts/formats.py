@@ -1,105 +1,173 @@
-"""One message in the format of each receiver. Pure: what to send, not how.
-
-Slack: incoming webhooks, `text` and `attachments`. Feishu, DingTalk: custom bots, `interactive` cards, `markdown`.
-Alertmanager: POST /api/v2/alerts. A webhook gets our own fields as JSON.
-"""
+"""One message in the format of each chat service and webhook. Pure: what to send, not how."""
 
 import datetime
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from email.message import EmailMessage
 from typing import Any
 
-from holdfast.controller.alerts.decide import Message
+from holdfast.controller.alerts.notice import Notice, Stage
 from holdfast.wire import types as t
 
 _COLOUR = {t.Severity.INFO: "#3b7ddd", t.Severity.WARNING: "#e0a100", t.Severity.CRITICAL: "#c9302c"}
 _FEISHU = {t.Severity.INFO: "blue", t.Severity.WARNING: "orange", t.Severity.CRITICAL: "red"}
-# Holdfast's severities are those of findings; Alertmanager's routing decides whom to page.
-_ROUTED = {t.Severity.INFO: "info", t.Severity.WARNING: "warning", t.Severity.CRITICAL: "page"}
+_TEAMS = {t.Severity.INFO: "accent", t.Severity.WARNING: "warning", t.Severity.CRITICAL: "attention"}
+_TELEGRAM_TEXT, _WECOM_BYTES = 4096, 2048
+_OPEN, _RUNBOOK = "Open the incident", "Runbook"
 
 
-def webhook(message: Message, page: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One notice in one of its stages. `key` and `labels` are the same in all of them."""
+
+    key: str
+    severity: t.Severity
+    title: str
+    text: str
+    labels: dict[str, str]
+    opened: float
+    closed: float | None = None
+    page: str = ""
+    """Address of the incident."""
+    runbook: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.closed is not None
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        return [(name, url) for name, url in ((_OPEN, self.page), (_RUNBOOK, self.runbook)) if url]
+
+
+def message_of(notice: Notice, base: str) -> Message:
+    """`base`: the controller's address without a slash at its end."""
+    page = f"{base}/#/incidents/{notice.incident}" if notice.incident else f"{base}/#/overview"
+    runbook = f"{base}/runbook#{notice.kind}" if notice.incident else f"{base}/runbook"
+    closed = notice.closed if notice.stage is Stage.RESOLVED else None
+    return Message(
+        notice.key, notice.severity, notice.title, notice.text, notice.labels, notice.opened, closed, page, runbook
+    )
+
+
+def webhook(m: Message) -> Any:
+    """Holdfast's own fields."""
     return {
-        "id": message.key,
-        "status": "resolved" if message.closed is not None else "firing",
-        "severity": message.severity.value,
-        "title": message.title,
-        "text": message.text,
-        "kind": message.kind,
-        "subject": message.subject,
-        "opened": message.opened,
-        "closed": message.closed,
-        "page": page,
+        "id": m.key,
+        "status": "resolved" if m.is_over else "firing",
+        "severity": m.severity.value,
+        "title": m.title,
+        "text": m.text,
+        "kind": m.labels.get("kind", ""),
+        "subject": m.labels.get("subject", ""),
+        "job": m.labels.get("job", ""),
+        "opened": m.opened,
+        "closed": m.closed,
+        "page": m.page,
+        "runbook": m.runbook,
     }
 
 
-def alertmanager(message: Message, page: str) -> Any:
-    one: dict[str, Any] = {
-        "labels": {
-            "alertname": "HoldfastIncident",
-            "incident": message.key,
-            "kind": message.kind,
-            "subject": message.subject,
-            "severity": _ROUTED[message.severity],
-        },
-        "annotations": {"summary": message.title, "description": message.text},
-        "startsAt": _time(message.opened),
-        "generatorURL": page,
-    }
-    if message.closed is not None:
-        one["endsAt"] = _time(message.closed)
-    return [one]
-
-
-def slack(message: Message, page: str) -> Any:
+def slack(m: Message) -> Any:
+    """Incoming webhook, `text` and `attachments`: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
     # Escaped, nothing calls a channel or hides where a link goes; without markup, a name with `*` or `_` stays a name.
-    title, text = _entities(_line(message.title)), _entities(_lines(message.text))
-    body: dict[str, Any] = {"color": _COLOUR[message.severity], "fallback": title, "text": text, "mrkdwn_in": []}
-    if page:
-        body |= {"title": "Open the incident", "title_link": page}
+    title, text = _entities(line(m.title)), _entities(lines(m.text))
+    body: dict[str, Any] = {"color": _COLOUR[m.severity], "fallback": title, "text": text, "mrkdwn_in": []}
+    if m.page:
+        body |= {"title": _OPEN, "title_link": m.page}
+    if m.runbook:
+        body["footer"] = f"{_RUNBOOK}: {m.runbook}"
     quiet = {"mrkdwn": False, "link_names": False, "unfurl_links": False, "unfurl_media": False}
     return {"text": title, **quiet, "attachments": [body]}
 
 
-def feishu(message: Message, page: str) -> Any:
-    elements: list[dict[str, Any]] = [{"tag": "div", "text": {"tag": "plain_text", "content": message.text}}]
-    if page:
-        button = {"tag": "button", "text": {"tag": "plain_text", "content": "Open the incident"}, "url": page}
-        elements.append({"tag": "action", "actions": [button]})
-    header = {"title": {"tag": "plain_text", "content": message.title}, "template": _FEISHU[message.severity]}
+def feishu(m: Message) -> Any:
+    """Custom bot, `interactive` card: https://open.feishu.cn/document/client-docs/bot-v3/add-custom-bot"""
+    elements: list[dict[str, Any]] = [{"tag": "div", "text": {"tag": "plain_text", "content": m.text}}]
+    buttons = [{"tag": "button", "text": {"tag": "plain_text", "content": name}, "url": url} for name, url in m.links]
+    if buttons:
+        elements.append({"tag": "action", "actions": buttons})
+    header = {"title": {"tag": "plain_text", "content": m.title}, "template": _FEISHU[m.severity]}
     return {"msg_type": "interactive", "card": {"header": header, "elements": elements}}
 
 
-def dingtalk(message: Message, page: str) -> Any:
-    title, text = _line(message.title), _lines(message.text).replace("\n", "\n\n")
-    link = f"\n\n[Open the incident]({page})" if page else ""
-    body = f"### {_markdown(title)}\n\n{_markdown(text)}{link}"
+def dingtalk(m: Message) -> Any:
+    """Custom robot, `markdown`: https://open.dingtalk.com/document/robots/custom-robot-access"""
+    title, text = line(m.title), lines(m.text).replace("\n", "\n\n")
+    links = "".join(f"\n\n[{name}]({url})" for name, url in m.links)
+    body = f"### {_markdown(title)}\n\n{_markdown(text)}{links}"
     return {"msgtype": "markdown", "markdown": {"title": title, "text": body}, "at": {"isAtAll": False}}
 
 
-def email(message: Message, page: str, sender: str, receivers: list[str]) -> EmailMessage:
+def wecom(m: Message) -> Any:
+    """Group robot, `text`, which has no markup: https://developer.work.weixin.qq.com/document/path/91770
+
+    A text has at most 2,048 bytes. Longer ones lose the end of what is said, never the links.
+    """
+    return {"msgtype": "text", "text": {"content": _plain(m, _WECOM_BYTES, in_bytes=True)}}
+
+
+def telegram(m: Message, chat: str) -> Any:
+    """Bot API, `sendMessage` without a parse mode: 1 to 4,096 characters. https://core.telegram.org/bots/api#sendmessage"""
+    return {
+        "chat_id": chat,
+        "text": _plain(m, _TELEGRAM_TEXT, in_bytes=False),
+        "link_preview_options": {"is_disabled": True},
+    }
+
+
+def teams(m: Message) -> Any:
+    """An Adaptive Card for the workflow "when a Teams webhook request is received".
+
+    https://learn.microsoft.com/en-us/microsoftteams/platform/webhooks-and-connectors/how-to/connectors-using
+    """
+    # A TextRun is no Markdown, a TextBlock is: names and lines of a log must not become links.
+    head = {"type": "TextRun", "text": line(m.title), "weight": "bolder", "size": "medium", "color": _TEAMS[m.severity]}
+    runs = [[head], *([{"type": "TextRun", "text": text}] for text in lines(m.text).split("\n") if text)]
+    card = {
+        "type": "AdaptiveCard",
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "version": "1.4",
+        "body": [{"type": "RichTextBlock", "inlines": inlines} for inlines in runs],
+        "actions": [{"type": "Action.OpenUrl", "title": name, "url": url} for name, url in m.links],
+    }
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": card}
+    return {"type": "message", "attachments": [attachment]}
+
+
+def email(m: Message, sender: str, receivers: list[str]) -> EmailMessage:
     mail = EmailMessage()
-    mail["Subject"] = f"[holdfast] {_line(message.title)}"
+    mail["Subject"] = f"[holdfast] {line(m.title)}"
     mail["From"], mail["To"] = sender, ", ".join(receivers)
     # Mail programs put what belongs together in one thread.
-    mail["References"] = f"<{message.key}.{message.opened:.0f}@holdfast>"
-    mail.set_content(f"{message.text}\n\n{page}\n" if page else f"{message.text}\n")
+    mail["References"] = f"<{m.key}.{m.opened:.0f}@holdfast>"
+    mail.set_content("\n".join([m.text, "", *(f"{name}: {url}" for name, url in m.links), ""]))
     return mail
 
 
-JSON: dict[str, Callable[[Message, str], Any]] = {
+JSON: dict[str, Callable[[Message], Any]] = {
     "webhook": webhook,
-    "alertmanager": alertmanager,
     "slack": slack,
     "feishu": feishu,
     "dingtalk": dingtalk,
+    "wecom": wecom,
+    "teams": teams,
 }
+"""Services for which the URL is all that is needed."""
 
 
 _MARKS = re.compile(r"[\\`*_{}\[\]()#+\-.!|~:@]")
 """What Markdown may read as markup, addresses and calls for people among it. A backslash before punctuation is that
 character and no markup."""
+
+
+def _plain(m: Message, most: int, in_bytes: bool) -> str:
+    end = "".join(f"\n{name}: {url}" for name, url in m.links)
+    text = f"{line(m.title)}\n{lines(m.text)}"
+    room = most - len(end.encode() if in_bytes else end)
+    kept = text.encode()[:room].decode(errors="ignore") if in_bytes else text[:room]
+    return kept + end
 
 
 def _entities(text: str) -> str:
@@ -111,14 +179,14 @@ def _markdown(text: str) -> str:
     return _MARKS.sub(lambda found: f"\\{found[0]}", _entities(text))
 
 
-def _lines(text: str) -> str:
+def lines(text: str) -> str:
     """Without control characters, which a receiver may act on or refuse; a line stays a line."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
-def _line(text: str) -> str:
-    return " ".join(_lines(text).split())
+def line(text: str) -> str:
+    return " ".join(lines(text).split())
 
 
-def _time(wall: float) -> str:
+def time_of(wall: float) -> str:
     return datetime.datetime.fromtimestamp(wall, datetime.UTC).isoformat()

@@ -78,7 +78,7 @@ class Auth:
 
 def is_page(path: str) -> bool:
     """Whether this is a file of the page, which everybody may load, or the liveness check."""
-    return path in ("/", "/healthz") or path.startswith("/static/")
+    return path in ("/", "/healthz", "/runbook") or path.startswith("/static/")
 
 
 def is_loopback(host: str) -> bool:

@@ -116,7 +116,7 @@ def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Sequence[
         found.append("400")
     if operation.get("security"):
         found.append("401")
-    if "{" in path or path.endswith((*_OF_SPANS, "/events", "/diagnose")):
+    if "{" in path or path.endswith((*_OF_SPANS, "/events", "/diagnose", "/notify/test")):
         found.append("404")
     if method == "post":
         found += ["408", "409", "413", "503"]

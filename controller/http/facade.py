@@ -107,6 +107,12 @@ class Facade(Protocol):
     def diagnoses(self) -> list[Json]:
         """`diagnose.Diagnosis` of each that runs or is remembered, newest first."""
 
+    async def acknowledge(self, id: str) -> None:
+        """End the notices of a failed job. UsageError when there are none."""
+
+    async def notify_test(self, receiver: str = "") -> list[Json]:
+        """Send a test message, and give `notifications.NotifyAnswer` of each receiver. KeyError: no such receiver."""
+
     async def evict(self, node: str) -> None:
         """Evict a node at once; a job that has ranks there restarts without it. NotFound: no such node."""
 

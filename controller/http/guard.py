@@ -47,7 +47,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY)
                 # Answers show this instant's state; the page's files are checked for a newer version at every load.
-                fixed = scope["path"] == "/" or scope["path"].startswith("/static/")
+                fixed = scope["path"] in ("/", "/runbook") or scope["path"].startswith("/static/")
                 headers["Cache-Control"] = "no-cache" if fixed else "no-store"
             await send(message)
 

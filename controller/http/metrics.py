@@ -254,13 +254,15 @@ def _controller(metrics: Json) -> Iterable[Metric]:
     )
     refused: dict[str, float] = dict.fromkeys(REASONS, 0)
     text = "Values dropped from agents' messages, by reason."
+    sent = CounterMetricFamily(
+        "holdfast_notifications", "Attempts to send a notification, by receiver and outcome.",
+        labels=["receiver", "outcome"],
+    )  # fmt: skip
+    for receiver, outcomes in metrics["notifications_total"].items():
+        for outcome, many in outcomes.items():
+            sent.add_metric([receiver, outcome], many)
+    yield sent
     yield _each("holdfast_ingest_malformed", text, "reason", refused | metrics["refused_total"], counter=True)
-    notified = CounterMetricFamily(
-        "holdfast_notifications", "Notifications by receiver, sent or given up.", labels=["receiver", "outcome"]
-    )
-    for (receiver, outcome), count in metrics["notifications"].items():
-        notified.add_metric([receiver, outcome], count)
-    yield notified
     for name, (key, text) in CONTROLLER_GAUGES.items():
         gauge = GaugeMetricFamily(f"holdfast_{name}", text)
         if _known(metrics[key]):

@@ -31,13 +31,13 @@ class ControllerFigures(_Figures):
     bugs_total: int
     spans_total: int
     spans_lost_total: int
+    notifications_total: dict[str, dict[str, int]] = Field(description="By receiver and outcome.")
     commands_total: dict[str, int] = Field(description="By result.")
     steps_total: int
     journal_seconds_total: float
     journal_failing: bool
     loop_lag_seconds: float
     certificates: dict[str, float] = Field(description="Unix time of the end, by subject.")
-    notifications: dict[tuple[str, str], int] = Field(description="By receiver and outcome.")
     findings_total: dict[str, int] = Field(description="By kind.")
     incidents_total: dict[str, int] = Field(description="By kind of their cause.")
     diagnoses_running: int

@@ -28,6 +28,8 @@ from holdfast.controller.http.guard import EventStream, Guard
 from holdfast.controller.http.jobs import find_job
 from holdfast.controller.http.jobs import routes as job_routes
 from holdfast.controller.http.metrics import CONTENT_TYPE, Metrics
+from holdfast.controller.http.notifications.routes import routes as notification_routes
+from holdfast.controller.http.notifications.runbook import serve_runbook
 from holdfast.controller.http.streams import Streams, stream
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ def create_app(facade: Facade, auth: Auth) -> FastAPI:
     app.include_router(_commands(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(diagnose_routes(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(job_routes(facade, app.state.streams), prefix="/api/v1", dependencies=needs_token)
+    app.include_router(notification_routes(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_live(facade, app.state.streams), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_observe(app, facade), dependencies=needs_token)
     _open(app)
@@ -215,4 +218,5 @@ def _open(app: FastAPI) -> None:
     async def page() -> Response:
         return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
 
+    serve_runbook(app)
     app.mount("/static", StaticFiles(directory=PAGE), name="static")

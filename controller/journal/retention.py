@@ -86,6 +86,9 @@ def entities_to_drop(
         elif row.kind == "node":
             if row.at < oldest and row.id not in needed.nodes:
                 drop.append(row)
+        elif row.kind == "notice":
+            if row.at < oldest and row.id != "mark":
+                drop.append(row)
         elif row.kind == "job" and row.id not in needed.jobs:
             jobs += 1
             known_jobs.add(row.id)

@@ -54,12 +54,12 @@ class Report:
         watch: BlameWatch | None = None,
         hours: Hours | None = None,
         certificates: CertificateWatch | None = None,
-        sender: Sender | None = None,
     ) -> None:
         """What `watch`, `hours`, `certificates` and `sender` found and count is reported as well."""
         self.shell, self.max_restarts, self._watch = shell, max_restarts, watch
         self._hours = hours or Hours(shell)
-        self._certificates, self._sender = certificates, sender
+        self._certificates = certificates
+        self.sender: Sender | None = None
         self._plans: dict[str, tuple[t.PlanPublished, Json | None]] = {}  # by job: read once, asked for often
 
     @property
@@ -235,13 +235,13 @@ class Report:
             "journal_failing": self.shell.journal_failing,
             "loop_lag_seconds": self.shell.lag,
             "certificates": self._certificates.ends() if self._certificates is not None else {},
-            "notifications": dict(self._sender.outcomes) if self._sender is not None else {},
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
             "diagnoses_running": len(self.shell.brain.diagnoses.running),
             "diagnostics": self.shell.brain.diagnoses.rows(),
             "spans_total": self.shell.spans.received,
             "spans_lost_total": self.shell.spans.lost,
+            "notifications_total": self.sender.counts if self.sender is not None else {},
         }
 
     def job_metrics(self) -> list[Json]:
@@ -332,6 +332,14 @@ class Report:
         while dumps.count == mine and not dumps.is_complete and time.monotonic() - began < _STACKS_S:
             await asyncio.sleep(0.02)
         return dumps.tree() or {}
+
+    async def acknowledge(self, id: str) -> None:
+        if self.sender is None or not self.sender.acknowledge(id):
+            raise Conflict("nothing to acknowledge: the job is not marked failed, or somebody has acted already")
+
+    async def notify_test(self, receiver: str = "") -> list[Json]:
+        answers = await self.sender.test(receiver) if self.sender is not None else []
+        return [{"receiver": name, "ok": not one.error, "answer": one.error or one.text} for name, one in answers]
 
     async def evict(self, node: str) -> None:
         self.shell.handle(EvictRequested(node))

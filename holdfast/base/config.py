@@ -115,12 +115,18 @@ class ControllerConfig:
     detectors: Assignments = ()
     """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
     notify: tuple[str, ...] = ()
-    """Receivers of notifications, as KIND=URL: `webhook`, `alertmanager`, `slack`, `feishu`, `dingtalk`, or `email`
-    with `smtp://HOST:PORT/?from=ADDRESS&to=ADDRESS`. Put URLs with tokens in the file, not in a flag."""
+    """Receivers of notifications, as KIND=URL, KIND=@FILE or KIND=$VARIABLE: see monitoring.md."""
     notify_from: str = "warning"
-    """Least severity of notifications: `info` (includes incidents that ended at once), `warning`, or `critical`."""
+    """Least severity of notifications: `info`, `warning`, or `critical`."""
+    notify_resend: Seconds = 60.0
+    """Time until an open incident is sent again to Alertmanager. Must be shorter than its `resolve_timeout`."""
+    notify_remind: Seconds = 4 * 3600.0
+    """Time until a failed job that nobody acted on is sent again to receivers other than Alertmanager."""
+    notify_digest: Seconds = 3600.0
+    """Time between two digests of incidents that were over within ten seconds; 0: no digest."""
     page_url: str = ""
-    """Address of the page, for links in notifications."""
+    """Address of the page and the runbook, for links in notifications. Default: the address that the controller
+    listens on."""
     scheduler: str = "none"
     """Scheduler to reconcile with: `slurm` drains evicted nodes, `kubernetes` cordons them; or `none`."""
     slurm_requeue: bool = False
@@ -163,6 +169,8 @@ class ControllerConfig:
             "grow_after",
             "start_timeout",
             "stop_timeout",
+            "notify_resend",
+            "notify_remind",
         )
         for name in (*positive, "restart_attempts", "restart_attempts_fault", "node_failures", "max_evictions"):
             _check_positive(name, getattr(self, name))
@@ -183,6 +191,8 @@ class ControllerConfig:
         _check_positive("retention_age", self.retention_age)
         _check_range("retention_incidents", self.retention_incidents, 1, 1_000_000)
         _check_range("retention_jobs", self.retention_jobs, 1, 1_000_000)
+        if self.notify_digest:
+            _check_range("notify_digest", self.notify_digest, 1.0, 30 * 86400.0)
         if self.page_url and not self.page_url.startswith(("http://", "https://")):
             raise UsageError(f"page_url must begin with http:// or https://, but is {self.page_url!r}")
         if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.kubernetes_namespace):

@@ -35,10 +35,10 @@ def build() -> "typer.Typer":
     import typer
 
     from holdfast.cli.demo import demo
-    from holdfast.cli.job import checkpoint, inject, job, run
+    from holdfast.cli.job import ack, checkpoint, inject, job, run
     from holdfast.cli.job import train as train_command
     from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline, top
-    from holdfast.cli.node import cordon, diagnose, evict
+    from holdfast.cli.node import cordon, diagnose, evict, notify
     from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
     from holdfast.cli.study import replay, simulate
 
@@ -88,6 +88,7 @@ def build() -> "typer.Typer":
     add(usage.WATCH, timeline.timeline, "holdfast timeline --steps 100:110 -o trace.json")
     add(usage.WATCH, stacks.stacks, "holdfast stacks --job llm-70b")
     app.add_typer(job.app, name="job", rich_help_panel=usage.ACT, epilog=usage.example("holdfast job --job llm-70b"))
+    add(usage.ACT, ack.ack, "holdfast ack llm-70b")
     add(usage.ACT, inject.inject, "holdfast inject kill@20:rank3")
     add(usage.ACT, cordon.cordon, "holdfast cordon node17")
     add(usage.ACT, cordon.uncordon, "holdfast uncordon node17")
@@ -97,6 +98,7 @@ def build() -> "typer.Typer":
     add(usage.OPERATE, agent.agent, "holdfast agent --controller gpu0:7070 --node-name node17")
     add(usage.OPERATE, certs.certs, "holdfast certs --dir certs --host gpu0 --node node17")
     app.add_typer(dashboards.app, name="dashboards", rich_help_panel=usage.OPERATE)
+    app.add_typer(notify.app, name="notify", rich_help_panel=usage.OPERATE)
     app.add_typer(deploy.app, name="deploy", rich_help_panel=usage.OPERATE)
     return app
 

@@ -70,3 +70,4 @@ class FindingKind(StrEnum):
     INPUT_REFUSED = "input-refused"
     ALERTS_SUPPRESSED = "alerts-suppressed"
     JOURNAL_DAMAGED = "journal-damaged"
+    NOTIFICATION_FAILED = "notification-failed"

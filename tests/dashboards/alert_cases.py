@@ -121,12 +121,12 @@ CASES = {
         {"holdfast_journal_failing": "0x5 1 1 0 0 1 1 1 0 0 1 1 0 1 1 1 1x2 0x60"},
     ),
     "HoldfastNotificationFailed": Case(
-        {'holdfast_notifications_total{receiver="slack at s",outcome="failed",instance="c"}': "2x10 3x60"},
+        {'holdfast_notifications_total{receiver="slack",outcome="refused",instance="c"}': "2x10 3x60"},
         {
-            'holdfast_notifications_total{receiver="slack at s",outcome="failed",instance="c"}': "2x60",
-            'holdfast_notifications_total{receiver="slack at s",outcome="sent",instance="c"}': "0+1x60",
+            'holdfast_notifications_total{receiver="slack",outcome="failed",instance="c"}': "2x10 5x60",
+            'holdfast_notifications_total{receiver="slack",outcome="sent",instance="c"}': "0+1x60",
         },
-        labels=(*INSTANCE, ("receiver", "slack at s")),
+        labels=(*INSTANCE, ("receiver", "slack")),
     ),
     "HoldfastSpansLost": Case(
         {"holdfast_spans_lost_total": "0+20x90", "holdfast_spans_total": "0+1000x90"},

@@ -56,7 +56,7 @@ class Webhook:
 @contextmanager
 def stack(folder: Path, controller: str, webhook: str) -> Iterator[str]:
     """The exported files, served: gives Prometheus' URL. Scraped every second, and grouped for one only."""
-    prometheus_port, manager_port = _free_port(), _free_port()
+    prometheus_port, manager_port = free_port(), free_port()
     write(folder, Places(controller=controller, alertmanager=f"127.0.0.1:{manager_port}", webhook=webhook))
     _edit(folder / "prometheus" / "prometheus.yml", ("global",), scrape_interval="1s", evaluation_interval="1s")
     _edit(folder / "alertmanager" / "alertmanager.yml", ("route",), group_wait="1s")
@@ -83,7 +83,7 @@ def stack(folder: Path, controller: str, webhook: str) -> Iterator[str]:
             with open(folder / f"{number}.log", "wb") as log:
                 servers.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=folder))
         url = f"http://127.0.0.1:{prometheus_port}"
-        wait_for(lambda: _ready(url) and _ready(f"http://127.0.0.1:{manager_port}"), 60)
+        wait_for(lambda: is_ready(url) and is_ready(f"http://127.0.0.1:{manager_port}"), 60)
         yield url
     finally:
         for server in servers:
@@ -165,13 +165,13 @@ def _edit(path: Path, keys: tuple[str, ...], **values: str) -> None:
     path.write_text(yaml.safe_dump(whole))
 
 
-def _ready(url: str) -> bool:
+def is_ready(url: str) -> bool:
     with suppress(httpx.TransportError):
         return httpx.get(f"{url}/-/ready", timeout=5).status_code == 200
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -122,6 +122,15 @@ class Client:
     def inject(self, fault: str, job: str = "") -> Json:
         return dict(self._call("POST", f"{_of(job)}/inject", json={"fault": fault}))
 
+    def acknowledge(self, job: str) -> None:
+        self._call("POST", f"{_of(job)}/ack")
+
+    def notify_test(self, receiver: str = "") -> list[Json]:
+        answers = self._call("POST", "/notify/test", json={"receiver": receiver}, timeout=60.0)
+        if not isinstance(answers, list):
+            raise ProtocolError(f"{self.address} does not speak Holdfast's API: /notify/test is no list")
+        return answers
+
     def cordon(self, node: str, on: bool) -> None:
         self._call("POST", f"/nodes/{_segment(node)}/{'cordon' if on else 'uncordon'}")
 

@@ -69,7 +69,7 @@ def tests(incomplete: str) -> Choices:
 def receivers(incomplete: str) -> Choices:
     """Kinds of receivers of notifications, before their URL."""
     try:
-        from holdfast.controller.alerts.send import KINDS as kinds
+        from holdfast.controller.alerts.receivers import KINDS as kinds
     except ImportError:  # installed without the controller
         return []
     return _fitting(incomplete, ((f"{kind}=", "") for kind in kinds))

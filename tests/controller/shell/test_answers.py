@@ -13,6 +13,10 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast.controller.alerts.book import Book, JobView
+from holdfast.controller.alerts.notice import Pace
+from holdfast.controller.alerts.receivers import parse_receivers
+from holdfast.controller.alerts.send import Sender
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.http import metrics_models, models, streams
 from holdfast.controller.http.auth import Auth
@@ -22,6 +26,7 @@ from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import DiagnoseRequested, EventSeen, ResultSeen
+from holdfast.controller.state.model import Finding, Incident, IncidentState
 from holdfast.diagnostics.steps import span_table
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -83,7 +88,22 @@ def world(folder: Path) -> World:
     watch.take(seen.blame, taken.shape, taken.generation, seen.beginning)
     shell.logs.add(msg.LogChunk("j1", v.job.generation, 1, "err", "hello"))
     shell.sessions = Answering(shell)
-    return World(shell, Report(shell, -1, watch), "d1")
+    report = Report(shell, -1, watch)
+    report.sender = Sender(
+        parse_receivers(["webhook=http://127.0.0.1:9"]), given_up(), Pace(), list, list, shell.keep, lambda *_: None
+    )
+    return World(shell, report, "d1")
+
+
+def given_up() -> Book:
+    """The book of a controller that was here when j1 failed before."""
+    book, cause = Book(), Finding(t.FindingKind.WORKER_EXCEPTION, t.Severity.CRITICAL, "rank3", "it failed", 1.0, 1.0)
+    book.look([], [], 1.0)
+    incident = Incident("i1", 1.0, [cause], job="j1")
+    incident.end(IncidentState.FAILED, 2.0)
+    book.look([incident], [JobView("j1", "job", 0.0, {"condition": "failed", "since": 2.0, "sentence": "It failed.",
+                                                      "action": "", "doing": ""})], 3.0)  # fmt: skip
+    return book
 
 
 class Answering(Sessions):

@@ -47,6 +47,7 @@ class FakeFacade(FakeTraining):
         self.injected: list[str] = []
         self.graces: list[float] = []
         self.dumps: list[bool] = []
+        self.acknowledged: list[str] = []
         self.pause: Json | None = None
         self.facts: Facts | None = None
         """What its health is judged by, instead of what it does."""
@@ -331,11 +332,11 @@ class FakeFacade(FakeTraining):
             "journal_failing": False,
             "loop_lag_seconds": 0.0004,
             "certificates": {"controller": self.started + 9e6, "node0": self.started + 9e6},
-            "notifications": {("slack at hooks.example", "sent"): 2, ("slack at hooks.example", "failed"): 1},
             "findings_total": {"worker-killed": len(self.known_incidents)},
             "incidents_total": {"worker-killed": len(self.known_incidents)},
             "spans_total": 1000,
             "spans_lost_total": 3,
+            "notifications_total": {"slack": {"sent": 4, "failed": 1, "refused": 0}},
             "diagnoses_running": 0,
             "diagnostics": [
                 {"node": "node0", "test": "gemm", "metric": "flops", "grade": "fail", "value": 4e10},
@@ -383,6 +384,16 @@ class FakeFacade(FakeTraining):
         self.submitted.append(spec)
         self.job_state = "running"
         return "job-2"
+
+    async def acknowledge(self, id: str) -> None:
+        if id in self.acknowledged or id not in [one["id"] for one in self.jobs()]:
+            raise Conflict("nothing to acknowledge")
+        self.acknowledged.append(id)
+
+    async def notify_test(self, receiver: str = "") -> list[Json]:
+        if receiver not in ("", "slack"):
+            raise KeyError(receiver)
+        return [{"receiver": "slack", "ok": True, "answer": "HTTP 200 ok"}]
 
     async def restart(self, dump: bool = False, id: str = "") -> None:
         self.wanted(id).dumps.append(dump)

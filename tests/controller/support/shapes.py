@@ -10,9 +10,12 @@ from pydantic import BaseModel, TypeAdapter
 
 from holdfast.controller.http import diagnose, jobs, models, spans
 from holdfast.controller.http import routes as http_routes
+from holdfast.controller.http.notifications import routes as notification_routes
 
 MODELS = {
-    name: one for module in (models, jobs, diagnose, spans, http_routes) for name, one in vars(module).items()
+    name: one
+    for module in (models, jobs, diagnose, spans, http_routes, notification_routes)
+    for name, one in vars(module).items()
     if isinstance(one, type) and issubclass(one, BaseModel)
 }  # fmt: skip
 

@@ -87,6 +87,27 @@ def test_do(fake: FakeController, capsys: Capture) -> None:
     assert "kill@20:rank3: armed" in capsys.readouterr().out
 
 
+def test_a_failed_job_is_acknowledged(fake: FakeController, capsys: Capture) -> None:
+    assert main(["ack"]) == 1
+    assert "no job has failed" in capsys.readouterr().err
+    fake.job = job_as("failed")
+    assert main(["ack"]) == 0
+    assert fake.asked[-1] == ("POST", "/jobs/j1/ack", None)
+    assert main(["ack", "gone"]) == 2
+
+
+def test_a_test_message_says_what_was_answered(fake: FakeController, capsys: Capture) -> None:
+    assert main(["notify", "test"]) == 2
+    assert "set `notify`" in capsys.readouterr().err
+    fake.receivers = [{"receiver": "slack", "ok": True, "answer": "HTTP 200 ok"}]
+    assert main(["notify", "test", "slack"]) == 0
+    assert fake.asked[-1] == ("POST", "/notify/test", {"receiver": "slack"})
+    assert capsys.readouterr().out == "slack: sent: HTTP 200 ok\n"
+    fake.receivers.append({"receiver": "teams", "ok": False, "answer": "HTTP 404 no such flow"})
+    assert main(["notify", "test"]) == 1
+    assert "teams: refused: HTTP 404 no such flow\n" in capsys.readouterr().out
+
+
 def test_no_controller(free_port: int, capsys: Capture, script: str) -> None:
     address = f"127.0.0.1:{free_port}"
     for argv in (["status"], ["nodes", "--json"], ["job", "stop"], ["inject", "kill:rank0"], ["run", "--detach"]):

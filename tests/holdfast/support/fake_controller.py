@@ -116,6 +116,7 @@ class FakeController:
         self.blame: Json | None = None
         """The newest look."""
         self.diagnosis = diagnosis_as(verdict_as("node0", "pass"), verdict_as("node1", "pass"))
+        self.receivers: list[Json] = []
         self.asked: list[tuple[str, str, Json | None]] = []
         self.log: queue.Queue[Json | str] = queue.Queue()
         self.log_asked: list[dict[str, str]] = []
@@ -187,6 +188,8 @@ class FakeController:
             "/jobs": {"id": "j1"},
             "/job/stop": {"ok": True},
             "/job/restart": {"ok": True},
+            "/job/ack": {"ok": True},
+            "/notify/test": self.receivers,
             "/job/checkpoint": {"ok": True},
             "/inject": {"id": "f1", "armed": True},
             "/job/stacks": STACKS,

@@ -1,0 +1,1 @@
+"""Notifications over HTTP: acknowledge, test, and the runbook that messages link to."""

@@ -1,5 +1,5 @@
-// What a state means, and what colour it has. Blue, orange and grey stay apart for every kind of colour vision; what is
-// bad has a ring or another shape as well.
+// What a state means, and what colour it has. The worse it is, the more it stands out from the surface, for every kind of
+// colour vision (tests/controller/page/test_colours.py); what is bad has a ring or another shape as well.
 
 import { known, seconds } from "./format.js";
 import { colour, mix } from "./theme.js";
@@ -10,7 +10,7 @@ export const CATEGORY = {
   hung: "bad", stopped: "bad", exited: "bad", killed: "bad", failed: "bad", faulty: "bad", lost: "bad", dead: "bad",
 };
 export const WORST_FIRST = ["bad", "warn", "wait", "busy", "ok", "idle"];
-// Many ranks wait when one fails: the many are pale, so that the one stands out.
+// Many ranks wait when one fails: the one stands out more, and has a ring.
 export const CELL = { ok: "ok-cell", busy: "busy-cell", wait: "wait-cell", warn: "warn", bad: "bad", idle: "idle" };
 const WORKING = new Set(["train", "eval", "done"]);
 const LEVELS = 48; // colours of the step-time scale

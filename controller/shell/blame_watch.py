@@ -57,8 +57,8 @@ class BlameTotals:
                 more = 0.0 if math.isnan(per_step) else float(per_step) * blame.steps
                 counted[rank] = counted.get(rank, 0.0) + more
 
-    def stragglers(self, blame: Blame, looks: int, ratio: float, cost: float) -> list[Culprit]:
-        """Those named in the `looks`-th window in a row, slower than their peers by `ratio` or more where there is
+    def stragglers(self, blame: Blame, windows: int, ratio: float, cost: float) -> list[Culprit]:
+        """Those named in the `windows`-th window in a row, slower than their peers by `ratio` or more where there is
         one, that cost this share of the step or more."""
         named = {
             (c.rank, c.kind.value): c
@@ -68,7 +68,7 @@ class BlameTotals:
             and (math.isnan(c.ratio) or c.ratio >= ratio)
         }
         self.streaks = {key: self.streaks.get(key, 0) + 1 for key in named}
-        return [named[key] for key, count in self.streaks.items() if count == looks]
+        return [named[key] for key, count in self.streaks.items() if count == windows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class BlameWatch:
             reported["by_design"] = judged.is_design
             reported["text"] = _with(culprit.text, judged)
         limit = self._tuning.limits(t.FindingKind.STRAGGLER)
-        named = mine.counted.stragglers(blame, int(limit["looks"]), limit["ratio"], limit["cost"])
+        named = mine.counted.stragglers(blame, int(limit["windows"]), limit["ratio"], limit["cost"])
         for culprit in named:
             judged = mine.extras.judge(culprit, blame, shape)
             finding = straggler_finding(culprit, blame, shape, judged, now())

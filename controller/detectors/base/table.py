@@ -117,6 +117,10 @@ def rows() -> Mapping[t.FindingKind, FindingRow]:
     return _ROWS
 
 
+_RENAMED = {"straggler.looks": "windows"}
+"""Limits by their names in earlier releases."""
+
+
 class Tuning:
     """The limits and responses in force: those of the table, and what the operator set."""
 
@@ -149,6 +153,7 @@ class Tuning:
         if key == "action":
             self._responses[row.kind] = _response(row, value.strip(), where)
             return
+        key = _RENAMED.get(path.strip(), key)
         if key not in row.limits:
             raise UsageError(f"{where}: unknown key {key!r}{nearest(key, ['action', *row.limits])}")
         self._limits[row.kind][key] = _number(key, value, where)

@@ -80,7 +80,7 @@ def world(folder: Path) -> World:
     shell.listen("j1")
     for spans in span_table.encode(table, "j1", v.job.generation):
         shell.spans.add("node0", msg.Spans((spans,), 0, 1000))
-    watch = BlameWatch(shell, Tuning(["straggler.looks=1"]))
+    watch = BlameWatch(shell, Tuning(["straggler.windows=1"]))
     taken = watch.due(v.brain.jobs.newest)
     assert taken is not None
     seen = _look(taken)

@@ -32,7 +32,7 @@ def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, 
     shell.listen("j1")
     for spans in span_table.encode(table, "j1", 1):
         shell.spans.add("node0", msg.Spans((spans,), 0, 1000))
-    return shell, BlameWatch(shell, Tuning(["straggler.looks=1"]))
+    return shell, BlameWatch(shell, Tuning(["straggler.windows=1"]))
 
 
 def look(shell: Shell, watch: BlameWatch) -> bool:
@@ -91,7 +91,7 @@ def test_what_rank_0_does_by_design_sends_no_alert_also_after_a_restart_of_the_c
     brief = watch.found("j1")
     assert brief is not None
     assert [(c["rank"], c["by_design"]) for c in brief["culprits"]] == [(0, True)]
-    again = BlameWatch(shell, Tuning(["straggler.looks=1"]))
+    again = BlameWatch(shell, Tuning(["straggler.windows=1"]))
     again.restore(shell.journal.entities())
     assert look(shell, again)
     assert [event.finding.severity for event in shell.brain.of(Found)] == [t.Severity.INFO] * 2

@@ -59,6 +59,10 @@ def test_the_two_keys_of_the_policy_follow_the_severity() -> None:
     assert sections == [["severity", "first_move", "fault"]] * len(FindingKind)
 
 
+def test_the_name_of_an_earlier_release_still_sets_a_limit() -> None:
+    assert Tuning(["straggler.looks=5"]).limit(t.FindingKind.STRAGGLER, "windows") == 5
+
+
 def test_settings_change_limits_and_responses() -> None:
     tuning = Tuning(["traffic-stopped.seconds=2m", "worker-hang.action=alert", "traffic-stopped.share=0.1"])
     assert tuning.limits(FindingKind.TRAFFIC_STOPPED) == {"share": 0.1, "seconds": 120, "steps": 3}

@@ -43,7 +43,7 @@ class StragglerWatch:
 
     def looked(self, seconds: float, costs: Mapping[str, float], now: Instant) -> list[Action]:
         """Blame looked at so many seconds of steps. `costs`: of those that it named, by `key_of`, what they cost."""
-        looks = int(self.c.tuning.limit(FindingKind.STRAGGLER, "looks"))
+        windows = int(self.c.tuning.limit(FindingKind.STRAGGLER, "windows"))
         actions: list[Action] = []
         for key, incident in list(self._ongoing.items()):
             evidence = incident.cause.evidence
@@ -52,7 +52,7 @@ class StragglerWatch:
             evidence["well_looks"] = 0 if key in costs else evidence.get("well_looks", 0) + 1
             lost, share = evidence["lost_s"], evidence["lost_s"] / max(evidence["watched_s"], 1e-9)
             cost = f"{lost:.3g} s, {share:.1%} of the steps"
-            if evidence["well_looks"] >= looks:
+            if evidence["well_looks"] >= windows:
                 incident.reason = f"the rank is well again; it cost {cost}"
                 actions += self._close(key, now)
                 continue

@@ -60,7 +60,7 @@ def test_the_two_keys_of_the_policy_follow_the_severity() -> None:
 
 
 def test_the_name_of_an_earlier_release_still_sets_a_limit() -> None:
-    assert Tuning(["straggler.looks=5"]).limit(t.FindingKind.STRAGGLER, "windows") == 5
+    assert Tuning(["straggler.looks=5"]).limit(FindingKind.STRAGGLER, "windows") == 5
 
 
 def test_settings_change_limits_and_responses() -> None:

@@ -49,10 +49,10 @@ class StragglerWatch:
             evidence = incident.cause.evidence
             evidence["watched_s"] = evidence.get("watched_s", 0.0) + seconds
             evidence["lost_s"] = evidence.get("lost_s", 0.0) + costs.get(key, 0.0)
-            evidence["well_looks"] = 0 if key in costs else evidence.get("well_looks", 0) + 1
+            evidence["well_windows"] = 0 if key in costs else evidence.get("well_windows", 0) + 1
             lost, share = evidence["lost_s"], evidence["lost_s"] / max(evidence["watched_s"], 1e-9)
             cost = f"{lost:.3g} s, {share:.1%} of the steps"
-            if evidence["well_looks"] >= windows:
+            if evidence["well_windows"] >= windows:
                 incident.reason = f"the rank is well again; it cost {cost}"
                 actions += self._close(key, now)
                 continue

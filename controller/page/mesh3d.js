@@ -7,7 +7,7 @@ import { byId, fill, fit, framed, make, pairs, placeTip, segments, setText } fro
 import { usePointer } from "./drag.js";
 import { count, seconds } from "./format.js";
 import { whileShown } from "./live.js";
-import { flowOf, groupsOf } from "./neighbours.js";
+import { flowOf, groupsOf } from "./mesh_groups.js";
 import { link, route } from "./router.js";
 import { announce, clearSelection, indexOf, select } from "./select.js";
 import { on, state, notify } from "./store.js";

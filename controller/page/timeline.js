@@ -4,7 +4,7 @@ import { getLarge, save } from "./api.js";
 import { byId, fill, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
 import { usePointer } from "./drag.js";
 import { bytes, count, ranges, seconds } from "./format.js";
-import { company } from "./neighbours.js";
+import { company } from "./mesh_groups.js";
 import { replace, route } from "./router.js";
 import { announce, indexOf, select } from "./select.js";
 import { on, state } from "./store.js";

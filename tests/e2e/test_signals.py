@@ -131,7 +131,7 @@ def test_a_demo_leaves_nothing(stage: Stage) -> None:
     """While its daemons start, while workers are launched, and while it trains: also what torch makes by itself."""
     for number, said in (
         (signal.SIGTERM, ""),
-        (signal.SIGHUP, "The page:"),
+        (signal.SIGHUP, "the page:"),
         (signal.SIGTERM, "step "),
     ):
         demo = stage.demo()

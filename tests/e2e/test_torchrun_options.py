@@ -68,7 +68,9 @@ def test_a_folder_that_cannot_be_written_ends_the_job_with_the_reason(runs: Runs
     (tmp_path / "file").touch()
     run = runs.start("--tee", "3", "--log-dir", str(tmp_path / "file"), script(tmp_path, "print(1)\n"))
     assert run.wait(WARM_S) == 1
-    assert "--log-dir: cannot write" in run.err.splitlines()[-1]
+    failed, following = run.err.splitlines()[-2:]
+    assert "failed: node0: --log-dir: cannot write" in failed, run.err[-4000:]
+    assert following.startswith("holdfast: next: Correct the cause")
 
 
 def test_a_program_that_is_no_python(runs: Runs, tmp_path: Path) -> None:

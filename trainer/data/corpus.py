@@ -27,7 +27,7 @@ from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.telemetry.progress import ProgressBar
 
-_VERSION = 2
+_VERSION = 3
 _SHARD_BYTES = 256 << 20
 """Size at which a file of tokens is full and the next begins."""
 _WAIT_S = 300.0
@@ -92,7 +92,7 @@ def _key(sources: list[DocumentSource], config: DataConfig) -> str:
             _VERSION,
             config.tokenizer,
             config.max_bytes,
-            config.path[:3] == "hf:" and config.column,
+            config.column,
             [(s.path, s.size, s.mtime_ns) for s in sources],
         ]
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.files import expand
+from holdfast.trainer.data.text_files import read_documents
 from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
 
@@ -49,8 +50,14 @@ class Documents:
         if self.config.path.startswith(_HF):
             yield from _rows(self.config)
         else:
+            left = self.config.max_bytes
             for source in self.sources:
-                yield Path(source.path).read_bytes()
+                if left <= 0:
+                    return
+                # A plain file is read whole, as it was listed: only what is packed may be larger than its size.
+                for document in read_documents(Path(source.path), self.config.column, max(left, source.size)):
+                    left -= len(document)
+                    yield document
 
 
 def list_sources(config: DataConfig) -> list[DocumentSource]:

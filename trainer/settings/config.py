@@ -48,10 +48,10 @@ class DataConfig:
     """The source of the text, and the size of samples."""
 
     path: str = ""
-    """Folder of text files; `hf:PATH`: a Hugging Face dataset on this machine, as a folder or file; empty: the sources
-    of Python's standard library."""
+    """Folder of text files, also compressed (.gz), as rows (.jsonl) or tables (.parquet); `hf:PATH`: a Hugging Face
+    dataset on this machine, as a folder or file; empty: the sources of Python's standard library."""
     column: str = "text"
-    """The column of a dataset to read."""
+    """The column of a dataset, of rows or of a table to read."""
     suffixes: tuple[str, ...] = ()
     """Read only files with these endings; empty: every file (for the standard library: .py)."""
     tokenizer: str = "bytes"

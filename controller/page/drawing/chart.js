@@ -1,9 +1,9 @@
 // A small line chart on a canvas: nice ticks, one min-max stroke per pixel column (so 50,000 points cost as much as
 // 500 and no spike is lost), marks, a crosshair. The vertical range follows the bulk; spikes above it get a caret.
 
-import { fit, framed } from "./dom.js";
-import { known } from "./format.js";
-import { colour } from "./theme.js";
+import { fit, framed } from "../base/dom.js";
+import { known } from "../base/format.js";
+import { colour } from "../base/theme.js";
 
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const PAD = { left: 54, right: 14, top: 10, bottom: 22 };

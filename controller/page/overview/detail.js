@@ -1,14 +1,14 @@
 // What is selected: one rank, and the node it runs on.
 
-import { get, post } from "./api.js";
-import { category } from "./colours.js";
-import { byId, framed, make, pairs, setText, sureButton } from "./dom.js";
-import { bytes, clock, count, known, percent, ranges, seconds } from "./format.js";
-import { whileShown } from "./live.js";
-import { newestFirst } from "./incidents.js";
-import { link } from "./router.js";
-import { announce, indexOf, select } from "./select.js";
-import { on, state } from "./store.js";
+import { get, post } from "../base/api.js";
+import { category } from "../drawing/colours.js";
+import { byId, framed, make, pairs, setText, sureButton } from "../base/dom.js";
+import { bytes, clock, count, known, percent, ranges, seconds } from "../base/format.js";
+import { whileShown } from "../base/live.js";
+import { newestFirst } from "../incidents/incidents.js";
+import { link } from "../base/router.js";
+import { announce, indexOf, select } from "../base/select.js";
+import { on, state } from "../base/store.js";
 
 let node = null; // as /api/v1/nodes/{name}
 let drawn = "";

@@ -1,13 +1,13 @@
 // What a person can do: diagnose, take nodes out and in, checkpoint, look at stacks, end the job. Each asks once more.
 
-import { get, post } from "./api.js";
-import { byId, fill, make, segments, setText, sureButton } from "./dom.js";
-import { ago, clock, count, seconds } from "./format.js";
-import { whileShown } from "./live.js";
+import { get, post } from "../base/api.js";
+import { byId, fill, make, segments, setText, sureButton } from "../base/dom.js";
+import { ago, clock, count, seconds } from "../base/format.js";
+import { whileShown } from "../base/live.js";
 import { verdictTable } from "./node_story.js";
-import { replace, route } from "./router.js";
-import { now, on, state } from "./store.js";
-import { stackTree } from "./story.js";
+import { replace, route } from "../base/router.js";
+import { now, on, state } from "../base/store.js";
+import { stackTree } from "../incidents/story.js";
 
 const SUGGESTED = 20; // names, of maybe thousands
 const KEPT = 8; // diagnoses whose verdicts are shown

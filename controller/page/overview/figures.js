@@ -1,11 +1,11 @@
 // The six figures of the overview, each with its last hour as a line.
 
-import { get } from "./api.js";
-import { byId, make, setText } from "./dom.js";
-import { count, known, percent, seconds, short } from "./format.js";
-import { whileShown } from "./live.js";
-import { route } from "./router.js";
-import { now, on, state } from "./store.js";
+import { get } from "../base/api.js";
+import { byId, make, setText } from "../base/dom.js";
+import { count, known, percent, seconds, short } from "../base/format.js";
+import { whileShown } from "../base/live.js";
+import { route } from "../base/router.js";
+import { now, on, state } from "../base/store.js";
 
 const HOUR_S = 3600;
 const POINTS = 120; // of a line: what a tile has room for

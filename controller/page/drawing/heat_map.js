@@ -2,9 +2,9 @@
 // pixel shows the worst of its cells, so that one slow rank of 12,288 is not averaged away. Keys move a cursor.
 
 import { level as levelOf } from "./colours.js";
-import { fit, framed, make, pairs, placeTip } from "./dom.js";
-import { announce } from "./select.js";
-import { colour, pixel } from "./theme.js";
+import { fit, framed, make, pairs, placeTip } from "../base/dom.js";
+import { announce } from "../base/select.js";
+import { colour, pixel } from "../base/theme.js";
 
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_WORST = 50; // cells that N goes through, from the worst on

@@ -1,12 +1,12 @@
 // Blame of some steps: which ranks are slow and what it costs, what a step would take without, the critical path.
 
-import { getLarge } from "./api.js";
+import { getLarge } from "../base/api.js";
 import { showShares, startShares } from "./blame_shares.js";
-import { byId, fill, make, setText } from "./dom.js";
-import { count, percent, seconds } from "./format.js";
-import { whileShown } from "./live.js";
-import { link, replace, route } from "./router.js";
-import { on, state, notify } from "./store.js";
+import { byId, fill, make, setText } from "../base/dom.js";
+import { count, percent, seconds } from "../base/format.js";
+import { whileShown } from "../base/live.js";
+import { link, replace, route } from "../base/router.js";
+import { on, state, notify } from "../base/store.js";
 
 const PATH_PARTS = 40;
 const WORTH = 0.001; // of the path: shorter parts are not listed

@@ -1,11 +1,11 @@
 // The list of nodes, worst first. Only the rows in sight exist, so 1,536 nodes cost as much as 12.
 
-import { category, WORST_FIRST } from "./colours.js";
-import { byId, framed, make, setText } from "./dom.js";
-import { ago, byteRate, count, known, ranges, seconds } from "./format.js";
-import { route } from "./router.js";
-import { announce, select } from "./select.js";
-import { on, state } from "./store.js";
+import { category, WORST_FIRST } from "../drawing/colours.js";
+import { byId, framed, make, setText } from "../base/dom.js";
+import { ago, byteRate, count, known, ranges, seconds } from "../base/format.js";
+import { route } from "../base/router.js";
+import { announce, select } from "../base/select.js";
+import { on, state } from "../base/store.js";
 
 const ROW = 28;
 const byName = new Intl.Collator("en", { numeric: true }).compare;

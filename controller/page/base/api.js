@@ -83,7 +83,7 @@ async function parseLarge(answer) {
   const buffer = await answer.arrayBuffer();
   if (buffer.byteLength < SMALL) return JSON.parse(new TextDecoder().decode(buffer));
   if (!parser) {
-    parser = new Worker("/static/parse_worker.js", { type: "module" });
+    parser = new Worker("/static/base/parse_worker.js", { type: "module" });
     parser.onmessage = ({ data: { id, value, error } }) => {
       const { done, fail } = waiting.get(id);
       waiting.delete(id);

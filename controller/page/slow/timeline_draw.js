@@ -1,9 +1,9 @@
 // Draws spans as bars, one lane for each rank, and the arrows between them. Bars thinner than a pixel are drawn once
 // for each pixel, so that 40,000 spans cost no more than the screen is wide.
 
-import { seconds } from "./format.js";
-import { ticks } from "./chart.js";
-import { colour } from "./theme.js";
+import { seconds } from "../base/format.js";
+import { ticks } from "../drawing/chart.js";
+import { colour } from "../base/theme.js";
 
 export const [LEFT, HEAD] = [74, 22];
 const [LOWEST, HIGHEST] = [26, 56]; // of a lane, in CSS pixels

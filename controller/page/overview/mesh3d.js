@@ -1,18 +1,18 @@
 // The mesh as it is meant: pipeline × data × tensor parallel, in three dimensions. A selected rank shows its groups and
 // the ranks its activations come from and go to; lines lead from a slow rank to the ranks that wait for it.
 
-import { get, getLarge } from "./api.js";
-import { CELL, categories, WORST_FIRST } from "./colours.js";
-import { byId, fill, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
-import { usePointer } from "./drag.js";
-import { count, seconds } from "./format.js";
-import { whileShown } from "./live.js";
-import { flowOf, groupsOf } from "./mesh_groups.js";
-import { link, route } from "./router.js";
-import { announce, clearSelection, indexOf, select } from "./select.js";
-import { on, state, notify } from "./store.js";
+import { get, getLarge } from "../base/api.js";
+import { CELL, categories, WORST_FIRST } from "../drawing/colours.js";
+import { byId, fill, fit, framed, make, pairs, placeTip, segments, setText } from "../base/dom.js";
+import { usePointer } from "../drawing/drag.js";
+import { count, seconds } from "../base/format.js";
+import { whileShown } from "../base/live.js";
+import { flowOf, groupsOf } from "../drawing/mesh_groups.js";
+import { link, route } from "../base/router.js";
+import { announce, clearSelection, indexOf, select } from "../base/select.js";
+import { on, state, notify } from "../base/store.js";
 import { blameLines, drawMesh3d, hit3d, place3d, sameMesh } from "./mesh3d_draw.js";
-import { colour } from "./theme.js";
+import { colour } from "../base/theme.js";
 
 const canvas = byId("mesh3d");
 const tip = byId("mesh3d-tip");

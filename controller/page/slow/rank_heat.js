@@ -1,14 +1,14 @@
 // Rank by phase: how long each rank spends in each phase of a step, against its peers or as a share of the step.
 
-import { getLarge } from "./api.js";
-import { level, ratioPalette, timeRamp } from "./colours.js";
-import { byId, segments, setText } from "./dom.js";
-import { count, known, percent, seconds } from "./format.js";
-import { cell, isKnown } from "./grid.js";
-import { HeatMap } from "./heat_map.js";
-import { whileShown } from "./live.js";
-import { select } from "./select.js";
-import { on, state } from "./store.js";
+import { getLarge } from "../base/api.js";
+import { level, ratioPalette, timeRamp } from "../drawing/colours.js";
+import { byId, segments, setText } from "../base/dom.js";
+import { count, known, percent, seconds } from "../base/format.js";
+import { cell, isKnown } from "../drawing/grid.js";
+import { HeatMap } from "../drawing/heat_map.js";
+import { whileShown } from "../base/live.js";
+import { select } from "../base/select.js";
+import { on, state } from "../base/store.js";
 
 const FAINT = 0.02; // of the step: of a phase shorter than that, a doubling does not matter
 let found = null; // as /api/v1/blame/heat

@@ -1,10 +1,10 @@
 // What waits for a person: faults without a repair of their own, nodes that are out of service, alerts of the last hour.
 
-import { byId, fill, make, setText } from "./dom.js";
-import { ago, count } from "./format.js";
-import { newestFirst, STATE } from "./incidents.js";
-import { link, route } from "./router.js";
-import { now, on, state } from "./store.js";
+import { byId, fill, make, setText } from "../base/dom.js";
+import { ago, count } from "../base/format.js";
+import { newestFirst, STATE } from "../incidents/incidents.js";
+import { link, route } from "../base/router.js";
+import { now, on, state } from "../base/store.js";
 
 const MOST = 5;
 const ALERT_S = 3600;

@@ -1,10 +1,10 @@
 // Incidents, newest first: what happened, how long each phase took, what the detectors said.
 
-import { byId, make, setText } from "./dom.js";
-import { ago, clock, count, known, seconds } from "./format.js";
-import { link, route } from "./router.js";
-import { subjectLink } from "./select.js";
-import { now, on, state } from "./store.js";
+import { byId, make, setText } from "../base/dom.js";
+import { ago, clock, count, known, seconds } from "../base/format.js";
+import { link, route } from "../base/router.js";
+import { subjectLink } from "../base/select.js";
+import { now, on, state } from "../base/store.js";
 
 const SHADES = 6;
 export const LEVEL = { critical: "bad", warning: "warn", info: "busy" };

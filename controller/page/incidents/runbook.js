@@ -1,9 +1,9 @@
 // One entry of the runbook: what a kind of finding means, what Holdfast does about it, and what a person can do.
 
-import { get } from "./api.js";
-import { byId, fill, make, setText } from "./dom.js";
-import { route } from "./router.js";
-import { on } from "./store.js";
+import { get } from "../base/api.js";
+import { byId, fill, make, setText } from "../base/dom.js";
+import { route } from "../base/router.js";
+import { on } from "../base/store.js";
 
 const PARTS = [["means", "What it means"], ["does", "What Holdfast does"], ["you", "What you can do"]];
 

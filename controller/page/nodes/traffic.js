@@ -1,13 +1,13 @@
 // Bytes that each NIC of the chosen node sends (up) and receives (down), by the millisecond.
 
-import { get } from "./api.js";
-import { byId, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
-import { bitRate, known, seconds } from "./format.js";
-import { whileShown } from "./live.js";
+import { get } from "../base/api.js";
+import { byId, fit, framed, make, pairs, placeTip, setText } from "../base/dom.js";
+import { bitRate, known, seconds } from "../base/format.js";
+import { whileShown } from "../base/live.js";
 import { periodOf } from "./period.js";
-import { route } from "./router.js";
-import { on, state, notify } from "./store.js";
-import { colour } from "./theme.js";
+import { route } from "../base/router.js";
+import { on, state, notify } from "../base/store.js";
+import { colour } from "../base/theme.js";
 
 const WINDOW_S = 2;
 const LEAST = 125; // bytes per ms, 1 Mb/s: the scale does not blow up a silence

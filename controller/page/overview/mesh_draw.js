@@ -1,9 +1,9 @@
 // Draws the ranks. Cells are written as pixels into an image, which is kept until something changes: 12,288 rectangles
 // through the canvas cost 20 ms a frame, as pixels 2. Texts, rings, axes and what follows the pointer go over it.
 
-import { failed } from "./colours.js";
-import { count, seconds } from "./format.js";
-import { colour, inkOn, pixel } from "./theme.js";
+import { failed } from "../drawing/colours.js";
+import { count, seconds } from "../base/format.js";
+import { colour, inkOn, pixel } from "../base/theme.js";
 
 const LABEL = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_RINGS = 64;

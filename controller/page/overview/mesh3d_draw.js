@@ -1,7 +1,7 @@
 // Projects and draws the three-dimensional mesh. Small meshes are boxes with three visible faces; of thousands of ranks
 // each is a square of pixels, written into an image, back to front.
 
-import { colour, inkOn, mix, pixel } from "./theme.js";
+import { colour, inkOn, mix, pixel } from "../base/theme.js";
 
 const BOXES = 700; // ranks beyond which they are squares
 const EYE = 5; // distance of the eye, in sizes of the mesh

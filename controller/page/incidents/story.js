@@ -1,11 +1,11 @@
 // One incident as a story: what was seen, what was decided and why, what each phase took, and the evidence of it all.
 
-import { get } from "./api.js";
-import { byId, fill, make, pairs, setText } from "./dom.js";
-import { bytes, clock, count, known, seconds } from "./format.js";
+import { get } from "../base/api.js";
+import { byId, fill, make, pairs, setText } from "../base/dom.js";
+import { bytes, clock, count, known, seconds } from "../base/format.js";
 import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE, stepResumed } from "./incidents.js";
-import { route } from "./router.js";
-import { now, on, state } from "./store.js";
+import { route } from "../base/router.js";
+import { now, on, state } from "../base/store.js";
 
 const MEANING = {
   suspect: "a fault is suspected, the culprit is not yet certain",

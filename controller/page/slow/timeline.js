@@ -1,16 +1,16 @@
 // All or some ranks on one clock: what is seen of it, what is under the pointer, what the keys do.
 
-import { getLarge, save } from "./api.js";
-import { byId, fill, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
-import { usePointer } from "./drag.js";
-import { bytes, count, ranges, seconds } from "./format.js";
-import { company } from "./mesh_groups.js";
-import { replace, route } from "./router.js";
-import { announce, indexOf, select } from "./select.js";
-import { on, state } from "./store.js";
+import { getLarge, save } from "../base/api.js";
+import { byId, fill, fit, framed, make, pairs, placeTip, setText } from "../base/dom.js";
+import { usePointer } from "../drawing/drag.js";
+import { bytes, count, ranges, seconds } from "../base/format.js";
+import { company } from "../drawing/mesh_groups.js";
+import { replace, route } from "../base/router.js";
+import { announce, indexOf, select } from "../base/select.js";
+import { on, state } from "../base/store.js";
 import { lanesOf, spanAt } from "./timeline_lanes.js";
 import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
-import { colour } from "./theme.js";
+import { colour } from "../base/theme.js";
 
 const MANY = 64; // ranks beyond which a subset is chosen by default
 const STEPS = 3; // shown by default

@@ -1,15 +1,15 @@
 // The mesh panel: holds the view (zoom, pan), what is under the pointer, and the legend; drawing is mesh_draw's.
 
-import { categories, CELL, paint, timeLegend, timeRamp, WORST_FIRST } from "./colours.js";
-import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
-import { usePointer } from "./drag.js";
-import { count, seconds } from "./format.js";
+import { categories, CELL, paint, timeLegend, timeRamp, WORST_FIRST } from "../drawing/colours.js";
+import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "../base/dom.js";
+import { usePointer } from "../drawing/drag.js";
+import { count, seconds } from "../base/format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
-import { culpritRanks } from "./health.js";
+import { culpritRanks } from "../base/health.js";
 import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
-import { announce, clearSelection, indexOf, select } from "./select.js";
-import { on, state } from "./store.js";
-import { colour } from "./theme.js";
+import { announce, clearSelection, indexOf, select } from "../base/select.js";
+import { on, state } from "../base/store.js";
+import { colour } from "../base/theme.js";
 
 const MEANING = {
   ok: "running", busy: "starting, restoring or saving", wait: "waiting for others", warn: "suspect", bad: "failed", idle: "idle",

@@ -1,16 +1,16 @@
 // What is known of a node beyond this moment: what counted against it, what diagnostics said, how its steps went.
 
-import { get, getLarge } from "./api.js";
-import { level, ratioPalette, timeRamp } from "./colours.js";
-import { byId, fill, make, setText } from "./dom.js";
-import { clock, count, known, percent, short } from "./format.js";
-import { cell } from "./grid.js";
-import { HeatMap } from "./heat_map.js";
-import { newestFirst } from "./incidents.js";
-import { whileShown } from "./live.js";
-import { link, route } from "./router.js";
-import { select } from "./select.js";
-import { on, state } from "./store.js";
+import { get, getLarge } from "../base/api.js";
+import { level, ratioPalette, timeRamp } from "../drawing/colours.js";
+import { byId, fill, make, setText } from "../base/dom.js";
+import { clock, count, known, percent, short } from "../base/format.js";
+import { cell } from "../drawing/grid.js";
+import { HeatMap } from "../drawing/heat_map.js";
+import { newestFirst } from "../incidents/incidents.js";
+import { whileShown } from "../base/live.js";
+import { link, route } from "../base/router.js";
+import { select } from "../base/select.js";
+import { on, state } from "../base/store.js";
 
 const GRADE = { pass: "ok", degraded: "warn", fail: "bad", unable: "idle" };
 const WORST = ["fail", "degraded", "unable", "pass"];

@@ -1,9 +1,9 @@
 // The account of every rank's own step, and what it is slow itself and brought on others. A table: the bars repeat what
 // the numbers say.
 
-import { byId, fill, make, segments, setText } from "./dom.js";
-import { count, known, seconds } from "./format.js";
-import { link, route } from "./router.js";
+import { byId, fill, make, segments, setText } from "../base/dom.js";
+import { count, known, seconds } from "../base/format.js";
+import { link, route } from "../base/router.js";
 
 const MOST = 100; // rows; the rest of 12,288 ranks is not worth reading
 const COLUMNS = [

@@ -1,11 +1,11 @@
 // The job: where a step's time goes in each rank, and what was started.
 
-import { get } from "./api.js";
-import { byId, fill, make, pairs } from "./dom.js";
-import { clock, count, known, percent, ranges, seconds } from "./format.js";
-import { whileShown } from "./live.js";
-import { link, route } from "./router.js";
-import { on, state } from "./store.js";
+import { get } from "../base/api.js";
+import { byId, fill, make, pairs } from "../base/dom.js";
+import { clock, count, known, percent, ranges, seconds } from "../base/format.js";
+import { whileShown } from "../base/live.js";
+import { link, route } from "../base/router.js";
+import { on, state } from "../base/store.js";
 
 const MEANING = {
   compute: "the GPU computes",

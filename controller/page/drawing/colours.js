@@ -1,8 +1,8 @@
 // What a state means, and what colour it has. The worse it is, the more it stands out from the surface, for every kind of
 // colour vision (tests/controller/page/test_colours.py); what is bad has a ring or another shape as well.
 
-import { known, seconds } from "./format.js";
-import { colour, mix } from "./theme.js";
+import { known, seconds } from "../base/format.js";
+import { colour, mix } from "../base/theme.js";
 
 export const CATEGORY = {
   running: "ok", healthy: "ok", spare: "idle", finished: "idle", done: "idle", joining: "busy", cordoned: "warn",

@@ -1,9 +1,9 @@
 // Where the time of the job went: its accounts as one bar, and as a list.
 
-import { byId, fill, make, setText } from "./dom.js";
-import { clock, known, percent, seconds } from "./format.js";
-import { route } from "./router.js";
-import { on, state } from "./store.js";
+import { byId, fill, make, setText } from "../base/dom.js";
+import { clock, known, percent, seconds } from "../base/format.js";
+import { route } from "../base/router.js";
+import { on, state } from "../base/store.js";
 
 const TEXT = {
   productive: "saved steps",

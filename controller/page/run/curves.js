@@ -1,9 +1,9 @@
 // Loss, step time and tokens per second by step, with a mark where an incident or a restart was.
 
-import { Chart } from "./chart.js";
-import { byId, segments, setText } from "./dom.js";
-import { count, known, loss, seconds, short } from "./format.js";
-import { on, state } from "./store.js";
+import { Chart } from "../drawing/chart.js";
+import { byId, segments, setText } from "../base/dom.js";
+import { count, known, loss, seconds, short } from "../base/format.js";
+import { on, state } from "../base/store.js";
 
 let range = 0;
 

@@ -39,14 +39,12 @@ from tests.controller.support.fake_facade import FakeFacade
 Json = dict[str, Any]
 KEYS = {
     "overview": ("mesh-canvas", ["+", "ArrowRight", "-", "0"]),
-    "ranks": ("heat", ["n", "+", "ArrowRight", "-", "0"]),
-    "timeline": ("timeline", ["ArrowRight", "+", "d", "-", "0"]),
-    "mesh3d": ("mesh3d", ["d", "w", "+", "a", "-", "0"]),
-    "nodes": ("nodeheat", ["n", "ArrowRight", "+", "0"]),
-    "blame": ("", []),
-    "job": ("", []),
+    "overview?mesh=3d": ("mesh3d", ["d", "w", "+", "a", "-", "0"]),
     "incidents": ("", []),
-    "actions": ("", []),
+    "slow": ("heat", ["n", "+", "ArrowRight", "-", "0"]),
+    "slow?from=newest": ("timeline", ["ArrowRight", "+", "d", "-", "0"]),
+    "nodes": ("", []),
+    "run": ("", []),
 }
 """What is focused in each view, and the keys that are pressed there while it is watched."""
 SCRIPT = frozenset(
@@ -134,7 +132,7 @@ def first_paint(browser: Browser, url: str, loads: int) -> list[float]:
 def watch(browser: Browser, page: Page, url: str, view: str, seconds: float) -> Frames:
     """What the main thread did while a view was live and its keys were pressed."""
     page.goto(f"{url}#/{view}")
-    page.locator(f"body[data-view={view}]").wait_for()
+    page.locator(f"body[data-view={view.partition('?')[0]}]").wait_for()
     page.wait_for_timeout(1500)  # what a view asks for once has come, and the rest repeats
     canvas, keys = KEYS[view]
     browser.start_tracing(page=page, categories=CATEGORIES)
@@ -152,7 +150,7 @@ def watch(browser: Browser, page: Page, url: str, view: str, seconds: float) -> 
 def received(page: Page, url: str, view: str, sent: "Synchronized[float]", seconds: float) -> float:
     """Bytes a second while a view is open and nobody touches it."""
     page.goto(f"{url}#/{view}")
-    page.locator(f"body[data-view={view}]").wait_for()
+    page.locator(f"body[data-view={view.partition('?')[0]}]").wait_for()
     return rate(page, sent, seconds)
 
 

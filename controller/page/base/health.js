@@ -88,12 +88,12 @@ function announceDone(text) {
 const BUTTONS = {
   incident: (id) => to(`Open incident ${id}`, link("incidents", id)),
   nodes: () => to("Nodes", link("nodes")),
-  blame: () => to("Blame", link("blame")),
-  stacks: () => to("Stacks", link("actions", null, { show: "stacks" })),
+  blame: () => to("Slow ranks", link("slow")),
+  stacks: () => to("Stacks", link("incidents", null, { show: "stacks" })),
   diagnose: (node) =>
     ask(`Diagnose ${node}`, `Really? The job is slower meanwhile`, async () => {
       const { id } = await post("/diagnose", { nodes: [node], suite: "quick", busy: true });
-      return `diagnosis ${id} of ${node} started: see Actions`;
+      return `diagnosis ${id} of ${node} started: see Nodes`;
     }),
   checkpoint: () =>
     ask("Checkpoint now", "Really checkpoint?", async () => {

@@ -2,7 +2,7 @@
 // only. A hidden tab asks for nothing. A broken connection is retried with back-off, and shown until it is back.
 
 import { get, getLarge, listen, received } from "./api.js";
-import { pinned, route } from "./router.js";
+import { isShown, pinned, route } from "./router.js";
 import { now, on, state, notify } from "./store.js";
 
 const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
@@ -14,10 +14,8 @@ const NOW = "state,phase";
 // What else a view shows of every rank.
 const MORE = {
   overview: "step,step_seconds,progress_age,operation",
-  ranks: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
   nodes: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
-  mesh3d: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
-  job: "part_seconds",
+  run: "part_seconds",
 };
 const MOST_STEPS = 50_000;
 
@@ -26,12 +24,12 @@ let line = new AbortController(); // of the stream of events
 export function startLive() {
   follow();
   on("job", changeJob);
-  whileShown([...Object.keys(MORE), "timeline"], pollPlaces, () => 5000);
-  whileShown([...Object.keys(MORE), "timeline"], pollStates, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
+  whileShown([...Object.keys(MORE), "slow"], pollPlaces, () => 5000);
+  whileShown([...Object.keys(MORE), "slow"], pollStates, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
   whileShown(Object.keys(MORE), pollMore, () => (state.ranks?.rank.length > 2048 ? 2000 : 500));
   document.addEventListener("visibilitychange", () => document.hidden && line.abort());
   whileShown(["nodes"], pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
-  whileShown(["overview", "ranks", "mesh3d", "nodes"], pollBlame, () => 10_000);
+  whileShown(["overview", "slow", "nodes"], pollBlame, () => 10_000);
   get("/incidents").then(mergeIncidents, () => {});
 }
 
@@ -86,7 +84,7 @@ function changeJob() {
   resetSteps(pinned());
   state.incidents.clear();
   Object.assign(parts, { places: null, now: null, more: null });
-  Object.assign(state, { ranks: null, blame: null, blamed: null });
+  Object.assign(state, { ranks: null, blame: null, blamed: null, heat: null });
   line.abort();
   get("/incidents").then(mergeIncidents, () => {});
   notify("incidents");
@@ -187,7 +185,7 @@ export function whileShown(views, work, pause) {
   const turn = async () => {
     clearTimeout(timer);
     asked = busy;
-    if (busy || !views.includes(route.view)) return;
+    if (busy || !views.some(isShown)) return;
     busy = true;
     const [began, bytes] = [performance.now(), received];
     if (!document.hidden) await Promise.resolve(work()).catch((error) => console.info("view:", error.message));

@@ -1,35 +1,39 @@
-// Which view is shown, in step with the address: #/overview, #/ranks/5, #/blame?step=40, #/nodes/n2. Each panel names
-// the views that it is part of; a view is the panels that name it.
+// Which view is shown, in step with the address: #/overview?rank=5, #/slow?step=40, #/nodes/n2. Each panel names the
+// views that it is part of; a view is the panels that name it. The overview shows the mesh flat or in three dimensions.
 
 import { byId, setText } from "./dom.js";
 import { notify } from "./store.js";
 
 export const VIEWS = {
   overview: "Overview",
-  job: "Job",
-  ranks: "Ranks",
-  blame: "Blame",
-  timeline: "Timeline",
-  nodes: "Nodes",
   incidents: "Incidents",
-  mesh3d: "3D mesh",
-  actions: "Actions",
+  slow: "Slow",
+  nodes: "Nodes",
+  run: "Run",
   runbook: "Runbook",
 };
 export const route = { view: "overview", id: null, query: {} };
+// Addresses that were sent around earlier.
 const OLD = { rank: "ranks", node: "nodes", incident: "incidents" };
+const MOVED = {
+  ranks: (id) => ({ view: "overview", query: id === null ? {} : { rank: id } }),
+  mesh3d: () => ({ view: "overview", query: { mesh: "3d" } }),
+  blame: () => ({ view: "slow", query: {} }),
+  timeline: () => ({ view: "slow", query: {} }),
+  job: () => ({ view: "run", query: {} }),
+  actions: () => ({ view: "nodes", query: {} }),
+};
 
 /** "#/ranks/5?x=1" -> {view, id, query}; what cannot be read is the overview. */
 export function parse(hash) {
   const [, kind, value] = /^#(rank|node|incident)=(.+)$/.exec(hash) ?? [];
-  if (kind) return { view: OLD[kind], id: decode(value), query: {} };
-  const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [view, id] = path.split("/");
-  return {
-    view: Object.hasOwn(VIEWS, view) ? view : "overview",
-    id: id ? decode(id) : null,
-    query: Object.fromEntries(new URLSearchParams(search)),
-  };
+  const [path, search = ""] = (kind ? `${OLD[kind]}/${value}` : hash.replace(/^#\/?/, "")).split("?");
+  const [view, part] = path.split("/");
+  const id = part ? decode(part) : null;
+  const query = Object.fromEntries(new URLSearchParams(search));
+  if (Object.hasOwn(VIEWS, view)) return { view, id, query };
+  const moved = Object.hasOwn(MOVED, view) ? MOVED[view](id) : { view: "overview", query: {} };
+  return { view: moved.view, id: null, query: { ...query, ...moved.query } };
 }
 
 function decode(text) {
@@ -42,6 +46,12 @@ function decode(text) {
 
 /** The id of the job that the address names; null where the page is about the newest. */
 export const pinned = () => route.query.job ?? null;
+
+/** Whether a view is shown, or one of the overview's meshes: "mesh2d", "mesh3d". */
+export function isShown(view) {
+  if (view !== "mesh2d" && view !== "mesh3d") return route.view === view;
+  return route.view === "overview" && (route.query.mesh === "3d") === (view === "mesh3d");
+}
 
 /** The address of a view, for the same job. Parts of the query that are null are left out. */
 export function link(view, id = null, query = {}) {
@@ -61,7 +71,7 @@ function follow(moved) {
   Object.assign(route, parse(location.hash));
   document.body.dataset.view = route.view;
   for (const panel of document.querySelectorAll("[data-views]")) {
-    panel.toggleAttribute("data-away", !panel.dataset.views.split(" ").includes(route.view));
+    panel.toggleAttribute("data-away", !panel.dataset.views.split(" ").some(isShown));
   }
   for (const each of document.querySelectorAll("#views a")) {
     each.href = link(each.dataset.view);
@@ -80,7 +90,7 @@ function follow(moved) {
 export function startRouter() {
   // A link to a place in the page would be taken for an address of a view.
   byId("skip").addEventListener("click", () => {
-    document.querySelector(`[data-views~="${route.view}"] :is(a, button, input, [tabindex="0"])`)?.focus();
+    document.querySelector('[data-views]:not([data-away]) :is(a, button, input, [tabindex="0"])')?.focus();
   });
   addEventListener("hashchange", () => follow(true));
   follow(false);

@@ -1,15 +1,16 @@
-// What is selected, in step with the address: #/ranks/3 and #/overview?node=node1 can be sent to a colleague.
+// What is selected, in step with the address: #/overview?rank=3 and #/nodes/node1 can be sent to a colleague.
 
 import { byId } from "./dom.js";
 import { link, replace, route } from "./router.js";
 import { on, state, notify } from "./store.js";
 
-const HOME = { rank: "ranks", node: "nodes", incident: "incidents" };
+const KINDS = ["rank", "node", "incident"];
+const HOME = { node: "nodes", incident: "incidents" };
 
 /** Selects a rank, a node or an incident within the view that is shown. */
 export function select(kind, value) {
   take(kind, value);
-  const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !(key in HOME)));
+  const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !KINDS.includes(key)));
   if (HOME[kind] === route.view) replace(value, others);
   else replace(route.id, { ...others, [kind]: value });
   notify("selected");
@@ -30,7 +31,7 @@ function take(kind, value) {
 
 export function clearSelection() {
   state.selected = { rank: null, node: null, incident: null };
-  const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !(key in HOME)));
+  const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !KINDS.includes(key)));
   replace(Object.values(HOME).includes(route.view) ? null : route.id, others);
   notify("selected");
 }
@@ -51,7 +52,7 @@ export function indexOf(rank) {
 /** Address of what an incident's culprit names: "rank3", "node1"; null for the job. */
 export function subjectLink(subject) {
   const rank = /^rank(\d+)$/.exec(subject);
-  if (rank) return link("ranks", Number(rank[1]));
+  if (rank) return link("overview", null, { rank: rank[1] });
   return state.status?.nodes[subject] ? link("nodes", subject) : null;
 }
 

@@ -32,6 +32,13 @@ export function flowOf(ranks, at, plan) {
   };
 }
 
+/** A rank that does the same work as the one at a place, and is not among `named`; -1 where there is none. */
+export function peerOf(ranks, at, named) {
+  const groups = groupsOf(ranks, at);
+  const peers = (groups?.dp ?? []).map((i) => ranks.rank[i]);
+  return peers.find((rank) => rank !== ranks.rank[at] && !named.includes(rank)) ?? -1;
+}
+
 /** A few ranks of a large mesh that are worth seeing together: one rank's pipeline and its tensor group. */
 export function company(ranks, at) {
   const groups = groupsOf(ranks, Math.max(0, at));

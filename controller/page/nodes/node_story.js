@@ -1,22 +1,16 @@
-// What is known of a node beyond this moment: what counted against it, what diagnostics said, how its steps went.
+// What is known of a node beyond this moment: what counted against it, what diagnostics said.
 
-import { get, getLarge } from "../base/api.js";
-import { level, ratioPalette, timeRamp } from "../drawing/colours.js";
+import { get } from "../base/api.js";
 import { byId, fill, make, setText } from "../base/dom.js";
 import { clock, count, known, percent, short } from "../base/format.js";
-import { cell } from "../drawing/grid.js";
-import { HeatMap } from "../drawing/heat_map.js";
 import { newestFirst } from "../incidents/incidents.js";
 import { whileShown } from "../base/live.js";
 import { link, route } from "../base/router.js";
-import { select } from "../base/select.js";
 import { on, state } from "../base/store.js";
 
 const GRADE = { pass: "ok", degraded: "warn", fail: "bad", unable: "idle" };
 const WORST = ["fail", "degraded", "unable", "pass"];
 let history = null; // {name, ...} as /api/v1/nodes/{name}/history
-let steps = null; // as /api/v1/blame/heat
-let map = null;
 
 async function poll() {
   const name = state.selected.node;
@@ -86,8 +80,7 @@ function verdicts() {
       make(
         "p",
         { class: "muted" },
-        "Not diagnosed yet. ",
-        make("a", { class: "link", href: link("actions", null, { node: history.name }) }, "Diagnose it"),
+        "Not diagnosed yet.",
       ),
     ];
   }
@@ -119,60 +112,11 @@ export function verdictTable(rows, withNode = false) {
   return make("table", { class: "data full" }, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
-async function pollSteps() {
-  let problem = "";
-  try {
-    steps = await getLarge("/blame/heat");
-  } catch (error) {
-    [steps, problem] = [null, error.message];
-  }
-  const some = steps?.steps.length > 0;
-  byId("nodeheat-empty").hidden = some;
-  setText(byId("nodeheat-empty"), some ? "" : problem || "No step of which all spans are here.");
-  if (!some) return map.clear();
-  showSteps();
-}
-
-function showSteps() {
-  const { nodes, steps: numbers, by_step: ratio } = steps;
-  const levels = new Uint8Array(nodes.length * numbers.length);
-  let worst = [0, 0, 0];
-  for (let s = 0; s < numbers.length; s++) {
-    for (let n = 0; n < nodes.length; n++) {
-      const value = cell(ratio, n, s);
-      levels[n * numbers.length + s] = level(value);
-      if (value > worst[0]) worst = [value, n, s];
-    }
-  }
-  map.set({ columns: Array.from(numbers, String), rows: nodes, level: levels, palette: ratioPalette() });
-  const text = `slowest: ${nodes[worst[1]]} in step ${count(numbers[worst[2]])}, ${worst[0].toFixed(2)} × its peers`;
-  setText(byId("nodeheat-about"), `steps ${count(numbers[0])} to ${count(numbers[numbers.length - 1])}; ${text}`);
-  byId("nodeheat").setAttribute(
-    "aria-label",
-    `Heat map of ${count(nodes.length)} nodes by ${numbers.length} steps; ${text}`,
-  );
-  byId("nodeheat-ramp").style.background = timeRamp();
-  setText(byId("nodeheat-low"), "0.8 × peers");
-  setText(byId("nodeheat-high"), "1.5 × and more");
-}
-
-function describe(column, row) {
-  const value = cell(steps.by_step, row, column);
-  const more = known(value) ? `${value.toFixed(3)} × (${value >= 1 ? "+" : "−"}${percent(Math.abs(value - 1))})` : "–";
-  return [`${steps.nodes[row]}, step ${count(steps.steps[column])}`, [["own work against peers", more]]];
-}
-
 export function startNodeStory() {
-  map = new HeatMap(byId("nodeheat"), byId("nodeheat-tip"), {
-    describe,
-    choose: (_, row) => select("node", steps.nodes[row]),
-  });
   const turn = whileShown(["nodes"], poll, () => 5000);
-  whileShown(["nodes"], pollSteps, () => 10_000);
   on("selected", () => {
     show();
     if (history?.name !== state.selected.node) turn();
   });
   on("incidents", show);
-  on("theme", () => steps && showSteps());
 }

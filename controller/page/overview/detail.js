@@ -20,6 +20,7 @@ async function poll() {
   if (name !== state.selected.node) return;
   node = fresh;
   show();
+  showActions(name);
 }
 
 function show() {
@@ -52,8 +53,7 @@ function rankPart(i) {
   if (known(ranks.mfu[i])) rows.push(["MFU", percent(ranks.mfu[i])]);
   const rank = ranks.rank[i];
   return make("div", { class: "detail-stack" }, pairs(rows), blamePart(rank), errorsOf([`rank${rank}`]), links([
-    ["heat map", link("ranks", rank)], ["blame", link("blame", null, { rank })],
-    ["timeline", link("timeline", null, { rank })], ["3D", link("mesh3d", null, { rank })],
+    ["slow itself or waiting", link("slow", null, { rank })], ["in 3D", link("overview", null, { mesh: "3d", rank })],
   ]));
 }
 
@@ -127,25 +127,39 @@ function showActions(name) {
     box.replaceChildren();
     return;
   }
+  const busy = node?.name === name && node.ranks.length > 0;
   const verb = stateName === "cordoned" ? "uncordon" : "cordon";
-  const key = `${verb} ${name}`;
+  const key = [verb, name, busy].join();
   if (box.dataset.key === key && box.children.length) return;
   box.dataset.key = key;
+  const at = `/nodes/${encodeURIComponent(name)}`;
   const title = verb === "cordon" ? "No work on this node from the next generation on" : "Use the node again";
-  const button = sureButton(verb === "cordon" ? "Cordon" : "Uncordon", () => `Really ${verb} ${name}?`, async () => {
+  const evict = action("Evict", `Really evict ${name}? The job restarts`, () => post(`${at}/evict`), `${name} is being evicted`);
+  evict.disabled = !busy;
+  evict.title = busy ? "At once: the job restarts without the node" : "the node has no rank";
+  box.replaceChildren(
+    action(verb === "cordon" ? "Cordon" : "Uncordon", `Really ${verb} ${name}?`, () => post(`${at}/${verb}`), `${name} ${verb}ed`, title),
+    evict,
+    action("Test", busy ? "Really? The job is slower meanwhile" : `Really test ${name}?`,
+      () => post("/diagnose", { nodes: [name], suite: "quick", busy }), `diagnosis of ${name} started`, "Diagnose it, under 1 minute"),
+  );
+}
+
+function action(label, really, work, done, title = "") {
+  const button = sureButton(label, () => really, async () => {
     try {
-      await post(`/nodes/${encodeURIComponent(name)}/${verb}`);
-      announce(`${name} ${verb}ed`);
+      await work();
+      announce(done);
       poll();
     } catch (error) {
       setText(button, error.message);
     }
   }, { title });
-  box.replaceChildren(button);
+  return button;
 }
 
 export function startDetail() {
-  whileShown(["overview", "ranks", "nodes", "mesh3d"], poll, () => 2000);
+  whileShown(["overview", "slow", "nodes"], poll, () => 2000);
   const refresh = framed(show); // several of these may come in one frame
   on("ranks blame blamed", refresh);
   on("selected", () => {

@@ -7,6 +7,7 @@ import { count, seconds } from "../base/format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
 import { culpritRanks } from "../base/health.js";
 import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
+import { link, route } from "../base/router.js";
 import { announce, clearSelection, indexOf, select } from "../base/select.js";
 import { on, state } from "../base/store.js";
 import { colour } from "../base/theme.js";
@@ -248,6 +249,10 @@ export function startMesh() {
     refreshAll();
   });
   on("theme", refreshAll);
+  on("route", () => {
+    byId("mesh-3d").href = link("overview", null, { ...route.query, mesh: "3d" });
+    byId("mesh-flat").href = link("overview", null, { ...route.query, mesh: null });
+  });
   on("selected status", redraw);
   segments(document.querySelector(".mesh .segments"), ({ colour: by }) => {
     colourBy = by;

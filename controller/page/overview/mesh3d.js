@@ -8,7 +8,7 @@ import { usePointer } from "../drawing/drag.js";
 import { count, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { flowOf, groupsOf } from "../drawing/mesh_groups.js";
-import { link, route } from "../base/router.js";
+import { isShown, link } from "../base/router.js";
 import { announce, clearSelection, indexOf, select } from "../base/select.js";
 import { on, state, notify } from "../base/store.js";
 import { blameLines, drawMesh3d, hit3d, place3d, sameMesh } from "./mesh3d_draw.js";
@@ -40,7 +40,7 @@ async function poll() {
 
 /** Places, colours and lines: all that does not change while the mesh turns. */
 function rebuild() {
-  if (route.view !== "mesh3d") return;
+  if (!isShown("mesh3d")) return;
   const { ranks } = state;
   const some = ranks?.sizes && ranks.rank.length;
   byId("mesh3d-empty").hidden = Boolean(some);
@@ -129,7 +129,7 @@ function showRelations(at, groups) {
       make("p", {}, summary()),
     );
   const name = (i) =>
-    make("a", { class: "link", href: link("mesh3d", null, { rank: ranks.rank[i] }) }, String(ranks.rank[i]));
+    make("a", { class: "link", href: link("overview", null, { mesh: "3d", rank: ranks.rank[i] }) }, String(ranks.rank[i]));
   const list = (places) =>
     make(
       "span",

@@ -159,8 +159,11 @@ function drawSquares(context, scene, order, width, height, ratio) {
   const half = Math.min(...place.half);
   const dim = marked || lines.length;
   for (const i of order) {
-    const strong = !dim || ink[i] === bad || marked?.has(i);
-    const size = Math.max(1, (strong && ink[i] === bad ? 2 : 1) * half * screen.near[i] * ratio);
+    const chosen = marked?.has(i);
+    const strong = !dim || ink[i] === bad || chosen;
+    // Who is named or of a chosen group is larger than the lines that go over it.
+    const large = chosen || (strong && ink[i] === bad);
+    const size = Math.max(large ? 2 * ratio : 1, (large ? 2 : 1) * half * screen.near[i] * ratio);
     const [x, y] = [screen.x[i] * ratio, screen.y[i] * ratio];
     const x0 = Math.max(0, Math.round(x - size));
     const x1 = Math.min(wide, Math.round(x + size));

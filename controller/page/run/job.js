@@ -33,7 +33,7 @@ export function partsOf(ranks) {
 }
 
 function showParts() {
-  if (route.view !== "job" || !state.ranks) return;
+  if (route.view !== "run" || !state.ranks) return;
   const rows = partsOf(state.ranks);
   if (!rows.length) {
     fill(
@@ -72,7 +72,7 @@ function showParts() {
         "td",
         { class: "num" },
         `${seconds(row.highest)} `,
-        make("a", { class: "link", href: link("ranks", row.rank) }, `rank ${row.rank}`),
+        make("a", { class: "link", href: link("overview", null, { rank: row.rank }) }, `rank ${row.rank}`),
       ),
       make("td", { class: "muted" }, MEANING[row.part] ?? ""),
     ),
@@ -89,7 +89,7 @@ function showParts() {
 
 function showFacts() {
   const job = state.status?.job;
-  if (route.view !== "job") return;
+  if (route.view !== "run") return;
   if (!job) return fill(byId("facts"), make("p", { class: "muted" }, "No job yet. Start one: holdfast run …"));
   const { program } = job;
   const rows = [
@@ -126,7 +126,7 @@ export function startJob() {
   on("ranks route", showParts);
   on("status route", showFacts);
   whileShown(
-    ["job"],
+    ["run"],
     async () => {
       plan = await get("/job/plan");
       showFacts();

@@ -62,5 +62,5 @@ function showLedger() {
 }
 
 export function startLedger() {
-  on("status route", () => route.view === "job" && showLedger());
+  on("status route", () => route.view === "run" && showLedger());
 }

@@ -27,7 +27,7 @@ async function poll() {
 }
 
 function show() {
-  if (route.view !== "blame") return;
+  if (route.view !== "slow") return;
   byId("blame-step").value = route.query.step ?? "";
   if (!shown) {
     const hint = make("p", { class: "muted" }, problem || "Loading…");
@@ -81,16 +81,13 @@ function culpritList() {
       c.rank < 0
         ? []
         : [
-            make("a", { class: "link", href: link("ranks", c.rank) }, "heat map"),
             make(
               "a",
-              { class: "link", href: link("timeline", null, { rank: c.rank, from: shown.last, to: shown.last }) },
-              "timeline",
+              { class: "link", href: link("slow", null, { ...route.query, rank: c.rank, from: shown.last, to: shown.last }) },
+              "timeline of the last step",
             ),
-            make("a", { class: "link", href: link("mesh3d", null, { rank: c.rank }) }, "3D"),
-            ...(c.node
-              ? [make("a", { class: "link", href: link("actions", null, { node: c.node }) }, `diagnose ${c.node}`)]
-              : []),
+            make("a", { class: "link", href: link("overview", null, { mesh: "3d", rank: c.rank }) }, "in 3D"),
+            ...(c.node ? [make("a", { class: "link", href: link("nodes", c.node) }, `test ${c.node}`)] : []),
           ];
     const chosen = String(c.rank) === route.query.rank;
     return make(
@@ -159,7 +156,7 @@ function criticalPath() {
     make(
       "li",
       {},
-      make("a", { class: "link", href: link("ranks", part.rank) }, `rank ${part.rank}`),
+      make("a", { class: "link", href: link("slow", null, { ...route.query, rank: part.rank }) }, `rank ${part.rank}`),
       ` ${said(part.what)}${part.peer >= 0 ? ` with rank ${part.peer}` : ""} `,
       make("span", { class: "muted" }, `${seconds(part.seconds)}, ${percent(part.seconds / whole)}`),
     ),
@@ -177,7 +174,7 @@ const said = (what) => what.replace(/^(\w+) (\d+)$/, "$1 of stage $2");
 
 export function startBlame() {
   startShares();
-  const turn = whileShown(["blame"], poll, () => 10_000);
+  const turn = whileShown(["slow"], poll, () => 10_000);
   on("route", show);
   byId("blame-form").addEventListener("submit", (event) => {
     event.preventDefault();

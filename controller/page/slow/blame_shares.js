@@ -49,7 +49,7 @@ export function showShares(blame) {
       make(
         "th",
         { scope: "row" },
-        make("a", { class: "link", href: link("ranks", ranks.rank[i]) }, `rank ${ranks.rank[i]}`),
+        make("a", { class: "link", href: link("slow", null, { ...route.query, rank: ranks.rank[i] }) }, `rank ${ranks.rank[i]}`),
       ),
       make("td", { class: "wide" }, bar),
       ...COLUMNS.map(([column]) => make("td", { class: "num" }, seconds(ranks[column][i]))),

@@ -8,7 +8,7 @@ import { cell, isKnown } from "../drawing/grid.js";
 import { HeatMap } from "../drawing/heat_map.js";
 import { whileShown } from "../base/live.js";
 import { select } from "../base/select.js";
-import { on, state } from "../base/store.js";
+import { notify, on, state } from "../base/store.js";
 
 const FAINT = 0.02; // of the step: of a phase shorter than that, a doubling does not matter
 let found = null; // as /api/v1/blame/heat
@@ -23,6 +23,8 @@ async function poll() {
   } catch (error) {
     [found, problem] = [null, error.message];
   }
+  state.heat = found;
+  notify("heat");
   show();
 }
 
@@ -80,7 +82,7 @@ export function startRankHeat() {
     describe,
     choose: (column) => select("rank", found.ranks[column]),
   });
-  whileShown(["ranks"], poll, () => 10_000);
+  whileShown(["slow"], poll, () => 10_000);
   on("theme", () => found && show());
   on("selected", () => {
     const column = found ? found.ranks.indexOf(state.selected.rank) : -1;

@@ -4,7 +4,7 @@ import { getLarge, save } from "../base/api.js";
 import { byId, fill, fit, framed, make, pairs, placeTip, setText } from "../base/dom.js";
 import { usePointer } from "../drawing/drag.js";
 import { bytes, count, ranges, seconds } from "../base/format.js";
-import { company } from "../drawing/mesh_groups.js";
+import { company, peerOf } from "../drawing/mesh_groups.js";
 import { replace, route } from "../base/router.js";
 import { announce, indexOf, select } from "../base/select.js";
 import { on, state } from "../base/store.js";
@@ -12,7 +12,7 @@ import { lanesOf, spanAt } from "./timeline_lanes.js";
 import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
 import { colour } from "../base/theme.js";
 
-const MANY = 64; // ranks beyond which a subset is chosen by default
+const MANY = 16; // ranks beyond which a subset is chosen by default
 const STEPS = 3; // shown by default
 const TABLE = 200; // spans in the table
 const canvas = byId("timeline");
@@ -24,11 +24,11 @@ export const timings = [];
 const redraw = framed(draw);
 
 async function load() {
-  if (route.view !== "timeline") return;
+  if (route.view !== "slow") return;
   showForm();
   const { from, to, ranks } = route.query;
   const many = state.ranks?.rank.length ?? 0;
-  const wanted = ranks ?? (many > MANY ? company(state.ranks, indexOf(state.selected.rank)).join(",") : "");
+  const wanted = ranks ?? (many > MANY ? worthSeeing().join(",") : "");
   const whole = /^\d+$/.test(from ?? "") ? { first: from, last: /^\d+$/.test(to ?? "") ? to : from } : { steps: STEPS };
   const query = new URLSearchParams({ ...whole, ...(wanted ? { ranks: wanted } : {}) }).toString();
   if (query === asked || (!state.ranks && !ranks)) return redraw();
@@ -48,6 +48,14 @@ async function load() {
     say(error.message);
   }
   redraw();
+}
+
+/** The chosen rank or the culprit, those it works with, and a peer that is well, to compare with. */
+function worthSeeing() {
+  const named = (state.blamed ?? state.blame)?.culprits.map((c) => c.rank).filter((rank) => rank >= 0) ?? [];
+  const at = Math.max(0, indexOf(state.selected.rank ?? named[0] ?? null));
+  const peer = peerOf(state.ranks, at, named);
+  return [...new Set([...company(state.ranks, at), ...(peer < 0 ? [] : [peer])])].sort((a, b) => a - b);
 }
 
 function say(text) {
@@ -259,7 +267,7 @@ export function startTimeline() {
   on("ranks", () => (asked === null ? load() : scene && about()));
   on("theme", redraw);
   on("selected", () => {
-    if (route.view !== "timeline") return;
+    if (route.view !== "slow") return;
     showTable();
     redraw();
   });

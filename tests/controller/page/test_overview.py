@@ -77,7 +77,7 @@ def test_a_diagnosis_is_asked_for_twice(held: Served, watched: Watched) -> None:
     shows(held, STORIES[Condition.SLOW])
     page.get_by_role("button", name="Diagnose node1").click()
     page.get_by_role("button", name="Really? The job is slower meanwhile").click()
-    expect(page.locator("#health-answer")).to_have_text("diagnosis d1 of node1 started: see Actions")
+    expect(page.locator("#health-answer")).to_have_text("diagnosis d1 of node1 started: see Nodes")
     assert held.facade.diagnosed == [{"nodes": ["node1"], "suite": "quick", "tests": [], "busy": True}]
 
 
@@ -86,7 +86,7 @@ def test_stacks_are_one_click_away(held: Served, watched: Watched) -> None:
     shows(held, STORIES[Condition.NO_PROGRESS])
     page.locator("#health-button").get_by_role("link", name="Stacks").click()
     expect(page.locator("#stacks pre")).to_contain_text("train.py:12 wait")
-    assert page.url.endswith("#/actions")
+    assert page.url.endswith("#/incidents")
 
 
 def test_six_figures_have_their_last_hour(held: Served, watched: Watched) -> None:

@@ -92,7 +92,7 @@ def test_where_training_went_on_is_reported_or_unknown(held: Served, watched: Wa
     went_on = f"{step - 3}" if numbers_steps else "unknown"
     expect(story.locator("dt:has-text('training resumed from') + dd")).to_have_text(went_on)
     expect(story).to_contain_text(f"step {step} → {went_on}")
-    page.goto(f"{held.url}#/job")
+    page.goto(f"{held.url}#/run")
     again = page.locator("#ledger dt:has-text('repeating lost steps') + dd")
     expect(again).to_contain_text("500 ms" if numbers_steps else "unknown")
 
@@ -105,20 +105,30 @@ def test_links_lead_to_what_they_name(served: Served, watched: Watched) -> None:
     page.goto(served.url + "#/nodes/node1")
     expect(page.locator("#traffic-node")).to_have_text("node1")
     page.goto("about:blank")
-    page.goto(served.url + "#/ranks/6")
+    page.goto(served.url + "#/overview?rank=6")
     expect(page.locator("#detail-title")).to_have_text("Rank 6")
     expect(page.locator("#detail")).to_contain_text("Node node1")
     page.goto("about:blank")
     page.goto(served.url + "#rank=5")  # as earlier versions wrote it
     expect(page.locator("#detail-title")).to_have_text("Rank 5")
-    expect(page.locator("#views [aria-current]")).to_have_text("Ranks")
+    expect(page.locator("#views [aria-current]")).to_have_text("Overview")
+    page.goto("about:blank")
+    page.goto(served.url + "#/mesh3d?rank=3")
+    expect(page.locator("#mesh3d")).to_be_visible()
+    expect(page.locator("#detail-title")).to_have_text("Rank 3")
+    page.locator("#mesh-flat").click()
+    expect(page.locator("#mesh3d")).to_be_hidden()
+    expect(page.locator("#mesh-canvas")).to_be_visible()
+    page.goto("about:blank")
+    page.goto(served.url + "#/timeline?from=2&to=3&ranks=2,6")
+    expect(page.locator("#timeline-about")).to_contain_text("steps 2 to 3, 2 of 8 ranks")
 
 
 def test_every_view_is_reached_by_keyboard_and_says_where_it_is(served: Served, watched: Watched) -> None:
     page = open_page(watched, served)
     links = page.locator("#views a")
     names = links.all_inner_texts()
-    assert len(names) == 9
+    assert names == ["Overview", "Incidents", "Slow", "Nodes", "Run"]
     for i, name in enumerate(names):
         links.nth(i).focus()
         page.keyboard.press("Enter")
@@ -138,8 +148,8 @@ def test_every_view_is_reached_by_keyboard_and_says_where_it_is(served: Served, 
 
 
 def test_actions_ask_twice_and_say_what_came_of_it(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#/actions?node=node1")
-    expect(page.locator("#do-nodes")).to_have_value("node1")
+    page = open_page(watched, served, "#/nodes/node1")
+    page.locator("#do-nodes").fill("node1")
     answer = page.locator("#do-answer")
     page.get_by_role("button", name="Diagnose", exact=True).click()
     assert served.facade.diagnosed == []
@@ -149,19 +159,24 @@ def test_actions_ask_twice_and_say_what_came_of_it(served: Served, watched: Watc
     expect(page.locator("#diagnoses")).to_contain_text("node0 failed")
     page.locator("#diagnoses summary").first.click()
     expect(page.locator("#diagnoses table")).to_contain_text("gemm")
+    page.locator("#do-nodes").fill("ghost")
+    page.get_by_role("button", name="Diagnose", exact=True).click()
+    page.get_by_role("button", name="Really diagnose ghost?").click()
+    expect(answer).to_contain_text("no node is called 'ghost'")
+    page.get_by_role("button", name="Evict").click()
+    page.get_by_role("button", name="Really evict node1? The job restarts").click()
+    expect(page.locator("#announce")).to_have_text("node1 is being evicted")
+    page.goto(served.url + "#/nodes/node2")  # it has no rank
+    expect(page.get_by_role("button", name="Evict")).to_be_disabled()
+    expect(page.get_by_role("button", name="Evict")).to_have_attribute("title", "the node has no rank")
+    page.goto(served.url + "#/run")
     page.get_by_role("button", name="Checkpoint now").click()
     page.get_by_role("button", name="Really checkpoint?").click()
-    expect(answer).to_contain_text("is requested")
+    expect(page.locator("#job-answer")).to_contain_text("is requested")
     assert served.facade.checkpoints == 1
+    page.goto(served.url + "#/incidents")
     page.get_by_role("button", name="Stacks").click()
     expect(page.locator("#stacks pre")).to_contain_text("train.py:12 wait")
-    page.get_by_role("button", name="Cordon", exact=True).click()
-    page.get_by_role("button", name="Really cordon node1?").click()
-    expect(answer).to_have_text("cordon node1: done")
-    page.locator("#do-nodes").fill("ghost")
-    page.get_by_role("button", name="Evict").click()
-    page.get_by_role("button", name="Really evict ghost? The job restarts").click()
-    expect(answer).to_contain_text("no node is called 'ghost'")
     watched.complaints[:] = [text for text in watched.complaints if "404 (Not Found)" not in text]
 
 
@@ -289,7 +304,7 @@ PURE = """async () => {
 def test_what_the_page_computes(served: Served, watched: Watched) -> None:
     found = open_page(watched, served).evaluate(PURE)
     assert found["parsed"] == {"view": "nodes", "id": "a/b", "query": {"x": "1", "y": ""}}
-    assert found["odd"] == ["overview", "overview", "overview", "ranks"]
+    assert found["odd"] == ["overview", "overview", "overview", "overview"]
     assert found["back"] == "#/nodes/a%2Fb?x=1"
     assert found["periods"] == [170, None]
     assert found["worst"] == [2, 0]
@@ -320,16 +335,16 @@ def test_12288_ranks_are_drawn_within_a_frame(watched: Watched, until: Until) ->
         page.keyboard.press("End")
         expect(page.locator("#detail-title")).to_have_text("Rank 12287")
         # Large answers come through the worker, as columns.
-        page.goto(served.url + "#/ranks")
+        page.goto(served.url + "#/slow")
         expect(page.locator("#heat-about")).to_contain_text("most against its peers: rank 12286")
         page.locator("#heat").focus()
         page.keyboard.press("n")
         expect(page.locator("#detail-title")).to_have_text("Rank 12286")
-        page.goto(served.url + "#/mesh3d?rank=12286")
+        page.goto(served.url + "#/overview?mesh=3d&rank=12286")
         expect(page.locator("#relations")).to_contain_text("slower than its 1535 peers")
         until(lambda: pixels_of(page, "wait-cell") > 9)  # of its groups; others are paler
         page.goto(served.url + "#/timeline")
-        expect(page.locator("#timeline-about")).to_contain_text("15 of 12,288 ranks")
+        expect(page.locator("#timeline-about")).to_contain_text("16 of 12,288 ranks")
         page.goto(served.url + "#/overview")
         served.fault(5003)
         expect(page.locator("#next-problem")).to_have_text("1 problem: show")

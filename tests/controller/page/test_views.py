@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#/job")
+    page = open_page(watched, served, "#/run")
     expect(page.locator("#facts")).to_contain_text("train.py --config demo.toml")
     expect(page.locator("#facts")).to_contain_text("1f1b, 1 micro-batches")
     expect(page.locator("#parts tbody tr")).to_have_count(5)
@@ -26,7 +26,7 @@ def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: 
 
 
 def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#/blame")
+    page = open_page(watched, served, "#/slow")
     culprit = page.locator("#culprits .culprit").first
     expect(culprit).to_contain_text("rank 6")
     expect(culprit).to_contain_text("slower than its 3 peers")
@@ -45,7 +45,7 @@ def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Wa
     page.locator("#blame-step").fill("4")
     page.keyboard.press("Enter")
     expect(page.locator("#blame-about")).to_contain_text("step 4")
-    assert page.url.endswith("#/blame?step=4")
+    assert page.url.endswith("#/slow?step=4")
     page.locator("#blame-step").fill("4000")
     page.keyboard.press("Enter")
     expect(page.locator("#culprits")).to_contain_text("no spans of steps 4000")
@@ -53,23 +53,24 @@ def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Wa
 
 
 def test_heat_map_of_ranks_finds_the_worst_cell(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#/ranks")
+    page = open_page(watched, served, "#/slow")
     expect(page.locator("#heat-about")).to_contain_text("rank 6")
     page.locator("#heat").focus()
     page.keyboard.press("n")
     expect(page.locator("#detail-title")).to_have_text("Rank 6")
     expect(page.locator("#announce")).to_contain_text("median of its peers")
-    assert page.url.endswith("#/ranks/6")
+    assert page.url.endswith("#/slow?rank=6")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#detail-title")).to_have_text("Rank 7")
     page.keyboard.press("+")
     page.keyboard.press("0")
+    expect(page.locator("#nodeheat-about")).to_contain_text("slowest: node1")
     page.get_by_role("radio", name="Share of the step").click()
     expect(page.locator("#heat-high")).to_have_text("100%")
 
 
 def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#/timeline?from=2&to=3&ranks=2,6")
+    page = open_page(watched, served, "#/slow?from=2&to=3&ranks=2,6")
     expect(page.locator("#timeline-about")).to_contain_text("steps 2 to 3, 2 of 8 ranks")
     page.locator("#timeline").focus()
     page.keyboard.press("ArrowRight")
@@ -95,7 +96,7 @@ def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watch
 
 
 def test_mesh_in_three_dimensions_reports_groups_and_blame(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#/mesh3d?rank=6")
+    page = open_page(watched, served, "#/overview?mesh=3d&rank=6")
     relations = page.locator("#relations")
     expect(relations).to_contain_text("tensor group")
     expect(relations).to_contain_text("slower than its 3 peers")
@@ -112,7 +113,7 @@ def test_mesh_in_three_dimensions_reports_groups_and_blame(served: Served, watch
 
 
 def test_the_mesh_is_coloured_by_blame_or_by_state(served: Served, watched: Watched, until: Until) -> None:
-    page = open_page(watched, served, "#/mesh3d")
+    page = open_page(watched, served, "#/overview?mesh=3d")
 
     def is_drawn_in(*names: str) -> bool:
         """Whether the ranks have these colours and no others."""
@@ -133,7 +134,6 @@ def test_a_node_shows_its_verdicts_and_its_steps(served: Served, watched: Watche
     page = open_page(watched, served, "#/nodes/node0")
     expect(page.locator("#history table")).to_contain_text("gemm")
     expect(page.locator("#history .pill")).to_have_text("fail")
-    expect(page.locator("#nodeheat-about")).to_contain_text("slowest: node1")
     expect(page.locator("#traffic-period")).to_contain_text("repeats every")
     page.locator("#nodes").focus()
     page.keyboard.press("End")
@@ -153,7 +153,7 @@ def test_several_jobs_have_a_list_and_each_its_own_page(served: Served, watched:
     first.click()
     expect(page.locator("#job-name")).not_to_have_text("second")
     assert "job=job-1" in page.url
-    page.click("#views a[data-view=ranks]")
+    page.click("#views a[data-view=run]")
     assert "job=job-1" in page.url, "the job stays through the views"
     page.wait_for_function("document.querySelectorAll('#views a')[0].href.includes('job=job-1')")
     other.fault(0)

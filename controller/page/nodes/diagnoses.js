@@ -1,13 +1,12 @@
-// What a person can do: diagnose, take nodes out and in, checkpoint, look at stacks, end the job. Each asks once more.
+// Diagnoses: begins one of nodes that are named, after asking once more, and lists those of late with their verdicts.
 
 import { get, post } from "../base/api.js";
 import { byId, fill, make, segments, setText, sureButton } from "../base/dom.js";
-import { ago, clock, count, seconds } from "../base/format.js";
+import { ago, count, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { verdictTable } from "./node_story.js";
-import { replace, route } from "../base/router.js";
+import { route } from "../base/router.js";
 import { now, on, state } from "../base/store.js";
-import { stackTree } from "../incidents/story.js";
 
 const SUGGESTED = 20; // names, of maybe thousands
 const KEPT = 8; // diagnoses whose verdicts are shown
@@ -40,13 +39,6 @@ async function diagnose(busy) {
   poll().catch(() => {});
   return `diagnosis ${id} started`;
 }
-
-/** The same command to every node that is named. */
-const toNodes = (verb) => async () => {
-  if (!named().length) throw new Error("enter the name of a node first");
-  for (const node of named()) await post(`/nodes/${encodeURIComponent(node)}/${verb}`);
-  return `${verb} ${listed()}: done`;
-};
 
 function build() {
   nodes = make("input", {
@@ -104,28 +96,6 @@ function build() {
         () => diagnose(true),
       ),
     ),
-    group(
-      "Nodes",
-      "Cordon: no work from the next generation on. Evict: at once, the job restarts without the node.",
-      button("Cordon", () => `Really cordon ${listed()}?`, toNodes("cordon")),
-      button("Uncordon", () => `Really uncordon ${listed()}?`, toNodes("uncordon")),
-      button("Evict", () => `Really evict ${listed()}? The job restarts`, toNodes("evict")),
-    ),
-    group(
-      "Job",
-      "Checkpoint the next step; show the stacks of all workers as one call tree; stop the job.",
-      button(
-        "Checkpoint now",
-        () => "Really checkpoint?",
-        () => post("/job/checkpoint").then(() => "a checkpoint of the next step is requested"),
-      ),
-      make("button", { class: "ghost", type: "button", onclick: doing("Stacks", stacks) }, "Stacks"),
-      button(
-        "Stop the job",
-        () => "Really stop the job?",
-        () => post("/job/stop"),
-      ),
-    ),
   );
 }
 
@@ -138,16 +108,6 @@ const group = (title, about, ...what) =>
     make("div", { class: "do-row" }, ...what),
   );
 
-async function stacks() {
-  const tree = await post("/job/stacks");
-  fill(
-    byId("stacks"),
-    make("p", { class: "muted" }, `at ${clock(tree.at)}, generation ${tree.generation}`),
-    stackTree(tree),
-  );
-  return `stacks of ${count(Object.keys(tree.states).length)} ranks`;
-}
-
 async function poll() {
   diagnoses = await get("/diagnoses");
   const ended = diagnoses.filter((each) => each.state === "done").slice(0, KEPT);
@@ -157,7 +117,7 @@ async function poll() {
 }
 
 function show() {
-  if (route.view !== "actions") return;
+  if (route.view !== "nodes") return;
   if (!diagnoses.length) return fill(byId("diagnoses"), make("p", { class: "muted" }, "None so far."));
   const open = new Set([...byId("diagnoses").querySelectorAll("details[open]")].map((each) => each.dataset.id));
   fill(byId("diagnoses"), ...diagnoses.slice(0, 20).map((each) => card(each, open.has(each.id))));
@@ -208,16 +168,8 @@ function card(each, open) {
   return make("article", { class: "card" }, head, all ? box : null);
 }
 
-export function startActions() {
+export function startDiagnoses() {
   build();
-  fill(byId("stacks"), make("p", { class: "muted" }, "Press Stacks to request them."));
-  whileShown(["actions"], poll, () => 2000);
-  on("route", () => {
-    if (route.view === "actions" && route.query.node && !nodes.value) nodes.value = route.query.node;
-    if (route.view === "actions" && route.query.show === "stacks") {
-      replace(null, {}); // once: not again with every change of the address
-      doing("Stacks", stacks)();
-    }
-    show();
-  });
+  whileShown(["nodes"], poll, () => 2000);
+  on("route", show);
 }

@@ -38,4 +38,4 @@ def serve(live: bool) -> Iterator[Served]:
     facade.warm_up(50)
     served = Served(facade, Auth(), live=live)
     yield served
-    served.stop()
+    served.end()

@@ -17,6 +17,7 @@ class Served:
 
     def __init__(self, facade: FakeFacade, auth: Auth, port: int = 0, live: bool = True) -> None:
         self.facade, self.auth, self.port, self.live = facade, auth, port, live
+        self.pages: list[Page] = []
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
@@ -39,6 +40,12 @@ class Served:
         for _ in range(times):
             self._loop.call_soon_threadsafe(self.facade.tick, 2.0)
 
+    def end(self) -> None:
+        """Close what was opened of it before stopping: a page that still asks would complain."""
+        for page in self.pages:
+            page.close()
+        self.stop()
+
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -51,6 +58,7 @@ class Served:
 
 def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
     page = watched.page
+    served.pages.append(page)
     page.goto(served.url + hash_)
     expect(page.locator("#job-shape")).to_contain_text("ranks")
     expect(page.locator("#connection")).to_have_text("live")

@@ -351,4 +351,4 @@ def test_12288_ranks_are_drawn_within_a_frame(watched: Watched, until: Until) ->
         page.locator("#next-problem").click()
         expect(page.locator("#detail-title")).to_have_text("Rank 5003")
     finally:
-        served.stop()
+        served.end()

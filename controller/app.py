@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ from holdfast.controller.schedulers.slurm import Slurm
 from holdfast.controller.shell import notices
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.certificate_watch import CertificateWatch
-from holdfast.controller.shell.hours import Hours
+from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.ingest import Ingest, serving_grpc
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.report import Report
@@ -192,8 +193,9 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)
     auth = Auth(config.token() or None, config.readers() or None, any_host=config.insecure)
-    hours = Hours(shell)
-    report = Report(shell, config.max_restarts, watch, hours, certificates)
+    days = Days(shell)
+    days.restore(time.time())
+    report = Report(shell, config.max_restarts, watch, days, certificates)
     report.sender = sender = _sender(config, receivers, shell, report)
     app = create_app(report, auth)
     host = config.listen_host
@@ -208,7 +210,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             gc.freeze()  # what is here now stays for ever
             gc.set_threshold(_YOUNG)
             log.event("controller.ready", **ready)
-            lasting = [shell.run, watch.run, hours.run, Sweeper(shell, _retention(config)).run]
+            lasting = [shell.run, watch.run, days.run, Sweeper(shell, _retention(config)).run]
             if shell.span_store is not None:
                 lasting.append(shell.span_store.run)
             if scheduler is not None:

@@ -15,6 +15,7 @@ from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.serve import serving
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.shell.blame_watch import BlameWatch
+from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
@@ -73,9 +74,10 @@ def pretend(
 @asynccontextmanager
 async def serving_pretended(pretended: Pretended, host: str, port: int) -> AsyncIterator[int]:
     """Serve it while the block runs, and let its time go by; gives the port."""
-    report = Report(pretended.shell, pretended.world.options.restart_attempts, pretended.watch)
+    days = Days(pretended.shell)
+    report = Report(pretended.shell, pretended.world.options.restart_attempts, pretended.watch, days)
     lasting: Iterable[Callable[[], Coroutine[Any, Any, None]]] = (
-        pretended.shell.run, pretended.watch.run, pretended.world.go_on,
+        pretended.shell.run, pretended.watch.run, pretended.world.go_on, days.run,
     )  # fmt: skip
     async with serving(create_app(report, Auth()), host, port) as bound:
         tasks = [asyncio.ensure_future(one()) for one in lasting]

@@ -120,6 +120,6 @@ def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Sequence[
         found.append("404")
     if method == "post":
         found += ["408", "409", "413", "503"]
-    elif path.endswith((*_OF_SPANS, "/logs")):
+    elif path.endswith((*_OF_SPANS, "/logs", "/day", "/then")):
         found.append("409")
     return sorted(found)

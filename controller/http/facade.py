@@ -41,6 +41,14 @@ class Facade(Protocol):
     def hour(self, since: float = 0.0, id: str = "") -> Json | None:
         """`jobs.Hour` of the job: samples of the last hour after `since`; None before the first job."""
 
+    def day(self, until: float | None = None, id: str = "") -> Callable[[], Json]:
+        """`past.days.Day` of the 24 hours before `until` (else now). What is returned reads it, in any thread. Conflict
+        before the first job."""
+
+    def then(self, at: float, id: str = "") -> Callable[[], Json]:
+        """`past.days.Then`. What is returned reads it, in any thread, and raises Conflict where nothing is kept of that
+        time. Conflict before the first job."""
+
     def plan(self, id: str = "") -> Json | None:
         """`models.Plan` of the job, once its rank 0 has reported it."""
 

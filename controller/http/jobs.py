@@ -18,6 +18,7 @@ from holdfast.controller.http import models
 from holdfast.controller.http.answer import answer, small
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.controller.http.guard import EventStream
+from holdfast.controller.http.past.days import routes as past_routes
 from holdfast.controller.http.spans import parse_ranks
 from holdfast.controller.http.spans import routes as span_routes
 from holdfast.controller.http.streams import Streams, stream
@@ -102,6 +103,7 @@ def routes(facade: Facade, streams: Streams) -> APIRouter:
     named, newest = _named(facade), _newest(facade)
     for prefix, bare, which in (("/jobs/{id}", "/jobs/{id}", named), ("/job", "", newest)):
         api.include_router(_reads(facade, streams, which), prefix=prefix)
+        api.include_router(past_routes(facade, which.reads), prefix=prefix)
         api.include_router(_commands(facade, which), prefix=prefix)
         api.include_router(_columns(facade, which), prefix=bare)
         api.include_router(_faults(facade, which), prefix=bare)

@@ -26,6 +26,8 @@ CREATE TABLE IF NOT EXISTS history (seq INTEGER PRIMARY KEY, at REAL NOT NULL, k
 CREATE TABLE IF NOT EXISTS step (job TEXT NOT NULL, step INTEGER NOT NULL, loss REAL, seconds REAL NOT NULL,
                                  tokens INTEGER NOT NULL, at REAL NOT NULL, generation INTEGER NOT NULL,
                                  PRIMARY KEY (job, step)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS moment (job TEXT NOT NULL, at REAL NOT NULL, doc TEXT NOT NULL,
+                                   PRIMARY KEY (job, at)) WITHOUT ROWID;
 """
 _VERSION = 1
 _OF_ENTITIES = (
@@ -33,6 +35,7 @@ _OF_ENTITIES = (
     "INSERT INTO history (kind, id, doc, at) VALUES (?, ?, ?, ?)",
 )
 _OF_STEPS = "INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?, ?)"
+_OF_MOMENTS = "INSERT OR REPLACE INTO moment VALUES (?, ?, ?)"
 _OF_THE_ROW = (
     sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError,
     ValueError, OverflowError, TypeError, RecursionError,
@@ -84,6 +87,10 @@ class Journal:
             (job, r.step, None if math.isnan(r.loss) else r.loss, r.seconds, r.tokens, r.at, r.generation) for r in rows
         ]
         return self._commit(values, _OF_STEPS) if values else []
+
+    def write_moments(self, moments: Iterable[tuple[str, dict[str, Any]]], at: float) -> list[str]:
+        """The same for what jobs are now: (id of the job, `shell.moment.moment`)."""
+        return self._commit([(job, at, json.dumps(_plain(doc))) for job, doc in moments], _OF_MOMENTS)
 
     def _commit(self, rows: list[tuple[Any, ...]], *statements: str) -> list[str]:
         try:

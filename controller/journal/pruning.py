@@ -21,6 +21,7 @@ from holdfast.controller.journal.retention import (
     StepMark,
     entities_to_drop,
     history_to_drop,
+    moments_from,
     steps_to_drop,
 )
 
@@ -39,11 +40,11 @@ class Sweep:
         self._path, self._needed, self._bounds, self._now = path, needed, bounds, now
         self._db: sqlite3.Connection
         self.entities: list[EntityRow] = []
-        self.history = self.steps = 0
+        self.history = self.steps = self.moments = 0
 
     @property
     def rows(self) -> int:
-        return len(self.entities) + self.history + self.steps
+        return len(self.entities) + self.history + self.steps + self.moments
 
     def run(self, rest: Callable[[float], bool]) -> None:
         """To the end, or until `rest`, which waits for so many seconds, returns True.
@@ -64,6 +65,7 @@ class Sweep:
         yield from self._entities()
         yield from self._history()
         yield from self._steps()
+        yield from self._moments()
 
     def _entities(self) -> Iterator[None]:
         rows: list[EntityRow] = []
@@ -103,10 +105,9 @@ class Sweep:
             last = rows[-1].seq
 
     def _steps(self) -> Iterator[None]:
-        job = self._next_job("")
+        job = self._next_job("step", "")
         while job is not None:
-            known = self._db.execute("SELECT 1 FROM entity WHERE kind = 'job' AND id = ?", (job,)).fetchone()
-            stays = known is not None or job in self._needed.jobs
+            stays = self._stays(job)
             (newest,) = self._db.execute("SELECT max(step) FROM step WHERE job = ?", (job,)).fetchone()
             while rows := [
                 StepMark(*row)
@@ -122,15 +123,34 @@ class Sweep:
                     self._delete("DELETE FROM step WHERE job = ? AND step = ?", marks)
                     self.steps += len(marks)
                     yield
-            job = self._next_job(job)
+            job = self._next_job("step", job)
             yield
 
-    def _next_job(self, before: str) -> str | None:
-        """The next job with steps. A search for each, where a list of all would read the whole table."""
-        found = self._db.execute("SELECT min(job) FROM step WHERE job > ?", (before,)).fetchone()[0]
+    def _moments(self) -> Iterator[None]:
+        job, kept = self._next_job("moment", ""), moments_from(self._bounds, self._now)
+        while job is not None:
+            until = kept if self._stays(job) else float("inf")
+            while rows := self._db.execute(
+                "SELECT job, at FROM moment WHERE job = ? AND at < ? ORDER BY at LIMIT ?", (job, until, DELETED)
+            ).fetchall():
+                self._delete("DELETE FROM moment WHERE job = ? AND at = ?", rows)
+                self.moments += len(rows)
+                yield
+            job = self._next_job("moment", job)
+            yield
+
+    def _stays(self, job: str) -> bool:
+        known = self._db.execute("SELECT 1 FROM entity WHERE kind = 'job' AND id = ?", (job,)).fetchone()
+        return known is not None or job in self._needed.jobs
+
+    def _next_job(self, table: str, before: str) -> str | None:
+        """The next job with rows there. A search for each, where a list of all would read the whole table."""
+        found = self._db.execute(f"SELECT min(job) FROM {table} WHERE job > ?", (before,)).fetchone()[0]
         return None if found is None else str(found)
 
-    def _delete(self, statement: str, rows: list[EntityRow] | list[tuple[int]] | list[tuple[str, int]]) -> None:
+    def _delete(
+        self, statement: str, rows: list[EntityRow] | list[tuple[int]] | list[tuple[str, int]] | list[tuple[str, float]]
+    ) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.executemany(statement, rows)

@@ -17,6 +17,8 @@ HISTORY_ROWS = 1_000_000
 """Newest rows of the table of all former documents that are kept at most."""
 STEP_NUMBERS = 1_000_000
 """How far the oldest step of a job may be behind its newest."""
+MOMENTS_S = 15 * _DAY
+"""Age at which moments of jobs are dropped, or `JournalRetention.age` where that is less: they are one a minute."""
 _OF_JOBS = ("job", "time", "plan", "extras", "exit")
 """Kinds of entities that go with their job."""
 
@@ -125,6 +127,11 @@ def steps_to_drop(rows: Sequence[StepMark], newest: int, bounds: JournalRetentio
             break
         drop.append(row)
     return drop
+
+
+def moments_from(bounds: JournalRetention, now: float) -> float:
+    """The time from which moments of jobs that stay are kept."""
+    return now - min(bounds.age, MOMENTS_S)
 
 
 def _number(incident: str) -> int:

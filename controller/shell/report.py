@@ -13,8 +13,8 @@ from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.certificate_watch import CertificateWatch
+from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.health_facts import health_doc, slow_cost
-from holdfast.controller.shell.hours import Hours
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.reader import read_kept, read_newest
@@ -52,12 +52,13 @@ class Report:
         shell: Shell,
         max_restarts: int,
         watch: BlameWatch | None = None,
-        hours: Hours | None = None,
+        days: Days | None = None,
         certificates: CertificateWatch | None = None,
     ) -> None:
-        """What `watch`, `hours`, `certificates` and `sender` found and count is reported as well."""
+        """What `watch`, `days`, `certificates` and `sender` found and count is reported as well."""
         self.shell, self.max_restarts, self._watch = shell, max_restarts, watch
-        self._hours = hours or Hours(shell)
+        self._days = days or Days(shell)
+        self._days.view = self.job
         self._certificates = certificates
         self.sender: Sender | None = None
         self._plans: dict[str, tuple[t.PlanPublished, Json | None]] = {}  # by job: read once, asked for often
@@ -171,7 +172,19 @@ class Report:
 
     def hour(self, since: float = 0.0, id: str = "") -> Json | None:
         brain = self._brain(id)
-        return self._hours.columns(brain.c.job.spec.id, since) if brain is not None else None
+        return self._days.hour(brain.c.job.spec.id, since) if brain is not None else None
+
+    def day(self, until: float | None = None, id: str = "") -> Callable[[], Json]:
+        return self._days.day(self._existing(id), time.time() if until is None else until)
+
+    def then(self, at: float, id: str = "") -> Callable[[], Json]:
+        return self._days.then(self._existing(id), at)
+
+    def _existing(self, id: str) -> str:
+        brain = self._brain(id)
+        if brain is None:
+            raise Conflict("no job has been submitted")
+        return brain.c.job.spec.id
 
     def plan(self, id: str = "") -> Json | None:
         brain = self._brain(id)

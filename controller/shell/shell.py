@@ -3,7 +3,8 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError, Unavailable
@@ -116,13 +117,20 @@ class Shell:
         """Write to the journal what is not the brain's."""
         self._write(records)
 
+    def keep_moments(self, moments: list[tuple[str, dict[str, Any]]], wall: float) -> None:
+        """Write what jobs are at this time, which somebody may want to see later."""
+        if moments:
+            self._journal(lambda: self.journal.write_moments(moments, wall))
+
     def _write(self, records: list[Record]) -> None:
-        if not records:
-            return
+        if records:
+            self._journal(lambda: self.journal.write(records, time.time()))
+
+    def _journal(self, write: Callable[[], list[str]]) -> None:
         start = time.perf_counter()
         left_out: list[str] = []
         try:
-            left_out = self.journal.write(records, time.time())
+            left_out = write()
             self.journal_failing = False
         except sqlite3.Error as error:
             # Acting without a record is better than standing still: agents report the actual state after a restart.

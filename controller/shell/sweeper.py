@@ -44,7 +44,13 @@ class Sweeper:
             if name not in self._shell.brain.c.nodes:
                 self._shell.brain.c.histories.pop(name, None)
         if sweep.rows:
-            log.event("journal.swept", entities=len(sweep.entities), history=sweep.history, steps=sweep.steps)
+            log.event(
+                "journal.swept",
+                entities=len(sweep.entities),
+                history=sweep.history,
+                steps=sweep.steps,
+                moments=sweep.moments,
+            )
 
     def needed(self) -> Needed:
         """What stays whatever its age: open incidents and the newest of each job that is not over, jobs about which

@@ -11,6 +11,7 @@ A step counts as productive when it can no longer be lost: when a checkpoint in 
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -173,7 +174,7 @@ class Goodput:
 
     def recent_ratio(self, wall: float, window: float) -> float | None:
         """Share of the last `window` seconds, at most a day, in steps that count, saved by now or not, without the time
-        in the queue; None before the first step. What was before the controller's last start is not known."""
+        in the queue; None before the first step. Of the time before the controller's start only what was recalled."""
         if not self.samples:
             return None
         start = wall - window
@@ -207,6 +208,12 @@ class Goodput:
 
     def _done(self) -> float:
         return self.booked[Account.PRODUCTIVE] + self.booked[Account.TRAINING]
+
+    def recall(self, samples: Iterable[tuple[float, float, float]]) -> None:
+        """Samples of the time before the controller's start, oldest first: (wall, useful, queued)."""
+        first = self.samples[0][0] if self.samples else math.inf
+        known = [sample for sample in samples if sample[0] < first]
+        self.samples.extendleft(reversed(known))
 
     def _sample(self, wall: float) -> None:
         if not self.samples or wall - self.samples[-1][0] >= _SAMPLE:

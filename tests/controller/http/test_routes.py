@@ -13,6 +13,7 @@ from holdfast.base.json_text import encode
 from holdfast.controller.http import diagnose as http_diagnose
 from holdfast.controller.http import models
 from holdfast.controller.http.jobs import Hour
+from holdfast.controller.http.past import days
 from holdfast.controller.http.routes import RunbookEntry
 from tests.controller.support.asking import ask, error
 from tests.controller.support.fake_facade import FakeFacade, llm_175b
@@ -256,3 +257,14 @@ def test_ranks_are_cut_to_the_named_columns(facade: FakeFacade) -> None:
     answer = ask(facade, "GET", "/api/v1/ranks?columns=rank,colour")
     assert answer.status_code == 400
     assert "no column 'colour'; they have dp, memory_bytes, mfu, node," in error(answer)
+
+
+def test_a_day_and_an_instant_of_it(facade: FakeFacade) -> None:
+    for path, shape in (("day", days.Day), (f"then?at={facade.now - 7000.0}", days.Then)):
+        answer = ask(facade, "GET", f"/api/v1/job/{path}")
+        assert answer.status_code == 200, answer.text
+        hold(shape, answer.content)
+    assert answer.json()["health"]["condition"] == "recovering"
+    assert ask(facade, "GET", "/api/v1/job/then?at=5").status_code == 409
+    assert ask(facade, "GET", "/api/v1/job/then?at=nan").status_code == 400
+    assert ask(facade, "GET", "/api/v1/jobs/ghost/day").status_code == 404

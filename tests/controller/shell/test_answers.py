@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from holdfast.controller.http import metrics_models, models, streams
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
 from holdfast.controller.shell.blame_watch import BlameWatch, _look
+from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.shell.shell import Shell
@@ -56,12 +58,9 @@ class World:
 
     def path(self, route: Route) -> str:
         id = self.diagnosis if "diagnoses" in route.path else "j1"
-        return (
-            route.path.replace("{id}", id)
-            .replace("{name}", "node1")
-            .replace("{incident}", "i1")
-            .replace("{kind}", "worker-killed")
-        )
+        return route.path.replace("{id}", id).replace("{name}", "node1").replace("{incident}", "i1").replace(
+            "{kind}", "worker-killed"
+        ) + ("?at=1e10" if route.path.endswith("/then") else "")
 
 
 def world(folder: Path) -> World:
@@ -88,7 +87,9 @@ def world(folder: Path) -> World:
     watch.take(seen.blame, taken.shape, taken.generation, seen.beginning)
     shell.logs.add(msg.LogChunk("j1", v.job.generation, 1, "err", "hello"))
     shell.sessions = Answering(shell)
-    report = Report(shell, -1, watch)
+    days = Days(shell)
+    report = Report(shell, -1, watch, days)
+    days.sample(time.time())
     report.sender = Sender(
         parse_receivers(["webhook=http://127.0.0.1:9"]), given_up(), Pace(), list, list, shell.keep, lambda *_: None
     )

@@ -19,6 +19,7 @@ from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.wire.plans import encode_plan
 from holdfast.wire.types import STEP_PARTS, NodeState
+from tests.controller.support.fake_past import fake_day, fake_then
 from tests.controller.support.fake_training import PHASES, STATES, FakeTraining
 
 ACTIVE = ("pending", "starting", "running", "recovering")
@@ -243,6 +244,19 @@ class FakeFacade(FakeTraining):
             "job": job.id, "at": at, "mfu": [0.41 + 0.01 * math.sin(when / 200) for when in at],
             "goodput": [0.971] * len(at), "at_risk": [when % 60 for when in at], "spares": [1] * len(at),
         }  # fmt: skip
+
+    def day(self, until: float | None = None, id: str = "") -> Callable[[], Json]:
+        job = self._past(id)
+        return lambda: fake_day(job.document(), self.incidents(id), job.now, job.now if until is None else until)
+
+    def then(self, at: float, id: str = "") -> Callable[[], Json]:
+        job = self._past(id)
+        return lambda: fake_then(job.document(), self.incidents(id), job.now, at)
+
+    def _past(self, id: str) -> "FakeFacade":
+        if (job := self.of(id)).job_state is None:
+            raise Conflict("no job has been submitted")
+        return job
 
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
         rows = [row for row in self.of(id).rows if row[0] > since][-limit:]

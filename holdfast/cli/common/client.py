@@ -67,6 +67,10 @@ class Client:
     def job(self, job: str = "") -> Json | None:
         return self._dict(_of(job) or "/job") or None
 
+    def then(self, at: float, job: str = "") -> Json:
+        """What it was at this Unix time."""
+        return self._dict(f"{_of(job) or '/job'}/then", at=at)
+
     def ranks(self, job: str = "") -> Json:
         return self._dict(f"{_of(job)}/ranks")
 

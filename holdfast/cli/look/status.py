@@ -7,11 +7,12 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from holdfast.base.errors import Unavailable
+from holdfast.base.errors import Unavailable, UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.live import keep_showing
 from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.look import then
 from holdfast.cli.look.glance import overview
 
 PERIOD_S = 1.0
@@ -21,9 +22,17 @@ PERIOD_S = 1.0
 def status(
     client: Client,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    at: Annotated[
+        str,
+        typer.Option("--at", metavar="TIME", help="The newest job as it was at 02:10, at a date, or 3h ago."),
+    ] = "",
     as_json: Json = False,
 ) -> int:
     """Show nodes, jobs and incidents at a glance."""
+    if at and watch:
+        raise UsageError("--at and --watch: the past does not change, choose one")
+    if at:
+        return then.show(client, at, as_json)
     if watch:
         return _watch(client, as_json)
     found = client.status()

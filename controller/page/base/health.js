@@ -16,9 +16,14 @@ const NO_JOB = "Start one: holdfast run script.py";
 let said = "";
 let offered = ""; // the remedy that the button is for
 
+/** The health of the job at the time that is shown; null where nothing is known. */
+export function healthShown() {
+  return (state.then ? state.then.health : state.status?.job?.health) ?? null;
+}
+
 /** The ranks that the conditions of the job name as culprits. */
 export function culpritRanks() {
-  const health = state.status?.job?.health;
+  const health = healthShown();
   return health ? [health, ...health.others].map((one) => one.rank).filter(known) : [];
 }
 
@@ -26,19 +31,19 @@ function show() {
   const { status } = state;
   if (!status) return;
   const { job } = status;
-  const health = job?.health ?? null;
-  const sentence = health?.sentence ?? "No job yet.";
+  const health = healthShown();
+  const sentence = state.then?.problem ?? health?.sentence ?? "No job yet.";
   byId("health").dataset.level = LEVEL[health?.condition] ?? "none";
   byId("health").dataset.condition = health?.condition ?? "";
   setText(byId("health-sentence"), sentence);
-  setText(byId("health-action"), health?.action ?? NO_JOB);
+  setText(byId("health-action"), state.then ? "" : (health?.action ?? NO_JOB));
   setText(byId("health-doing"), health ? doing(health) : "");
   setText(byId("job-name"), job?.name ?? "no job");
   setText(byId("job-shape"), job ? `${count(job.world_size)} ranks on ${count(job.nnodes)} nodes` : "");
   fill(byId("health-others"), ...(health?.others ?? []).map(other));
-  byId("health-basis").hidden = !health?.basis.length;
+  byId("health-basis").hidden = !health?.basis?.length;
   fill(byId("health-basis-list"), ...(health?.basis ?? []).map((text) => make("li", {}, text)));
-  offer(health);
+  offer(state.then ? null : health);
   const condition = health?.condition ?? "no job";
   document.title = `${condition}${job ? ` · step ${count(job.step)} · ${job.name}` : ""} · ${VIEWS[route.view]} · Holdfast`;
   // Its figures change with every step: it is read aloud when the condition or the culprit does.
@@ -103,6 +108,6 @@ const BUTTONS = {
 };
 
 export function startHealth() {
-  on("status route", show);
+  on("status route then", show);
   on("job", () => setText(byId("health-answer"), ""));
 }

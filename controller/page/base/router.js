@@ -47,22 +47,40 @@ function decode(text) {
 /** The id of the job that the address names; null where the page is about the newest. */
 export const pinned = () => route.query.job ?? null;
 
+/** The time that the views show, in Unix seconds; null: now. */
+export function past() {
+  const at = Number(route.query.at);
+  return route.query.at && Number.isFinite(at) && at > 0 ? at : null;
+}
+
+/** What stays in the address from view to view. */
+const kept = () => ({ job: pinned(), at: past() });
+
+/** Shows another time in the view that is open; null: now. */
+export function travel(at) {
+  const { at: _, ...others } = route.query;
+  route.query = at === null ? others : { ...others, at: String(at) };
+  history.replaceState(null, "", link(route.view, route.id, route.query));
+  follow(false);
+}
+
 /** Whether a view is shown, or one of the overview's meshes: "mesh2d", "mesh3d". */
 export function isShown(view) {
   if (view !== "mesh2d" && view !== "mesh3d") return route.view === view;
   return route.view === "overview" && (route.query.mesh === "3d") === (view === "mesh3d");
 }
 
-/** The address of a view, for the same job. Parts of the query that are null are left out. */
+/** The address of a view, for the same job and time. Parts of the query that are null are left out. */
 export function link(view, id = null, query = {}) {
-  const known = Object.entries({ job: pinned(), ...query }).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const known = Object.entries({ ...kept(), ...query }).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const search = new URLSearchParams(known).toString();
   return `#/${view}${id === null ? "" : `/${encodeURIComponent(id)}`}${search && `?${search}`}`;
 }
 
 /** Changes the address without a new entry in the browser's history: what is chosen within a view. */
 export function replace(id, query) {
-  Object.assign(route, { id, query: { ...(pinned() ? { job: pinned() } : {}), ...query } });
+  const stays = Object.fromEntries(Object.entries(kept()).filter(([, value]) => value !== null));
+  Object.assign(route, { id, query: { ...stays, ...query } });
   history.replaceState(null, "", link(route.view, id, query));
 }
 

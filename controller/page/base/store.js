@@ -9,6 +9,7 @@ export const state = {
   steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [] },
   blame: null, // as /api/v1/blame/newest
   blamed: null, // as /api/v1/blame, once it was opened
+  then: null, // as /api/v1/job/then, while the address names a time; with `problem` where nothing is kept of it
   heat: null, // as /api/v1/blame/heat, while the view Slow is shown
   selected: { rank: null, node: null, incident: null },
   connection: { state: "connecting", since: 0, retryAt: 0 },

@@ -2,9 +2,10 @@
 
 import { byId, make, setText } from "../base/dom.js";
 import { ago, clock, count, known, seconds } from "../base/format.js";
-import { link, route } from "../base/router.js";
+import { link, past, route } from "../base/router.js";
 import { subjectLink } from "../base/select.js";
 import { now, on, state } from "../base/store.js";
+import { thenOrNow } from "../past/then.js";
 
 const SHADES = 6;
 export const LEVEL = { critical: "bad", warning: "warn", info: "busy" };
@@ -15,11 +16,11 @@ export const isOpen = (incident) => incident.state === "open" || incident.state 
 export const newestFirst = () => [...state.incidents.values()].sort((a, b) => b.opened - a.opened);
 
 function show() {
-  const incidents = newestFirst();
+  const incidents = thenOrNow(newestFirst());
   const box = byId("incidents");
   setText(byId("incidents-count"), incidents.length ? count(incidents.length) : "");
   if (!incidents.length) {
-    box.replaceChildren(make("p", { class: "quiet" }, "No incident so far."));
+    box.replaceChildren(make("p", { class: "quiet" }, past() === null ? "No incident so far." : "No incident until then."));
     return;
   }
   const wanted = incidents.slice(0, 100).map((incident) => {
@@ -139,7 +140,7 @@ function tick() {
 }
 
 export function startIncidents() {
-  on("incidents", show);
+  on("incidents then", show);
   on("selected", mark);
   setInterval(tick, 250);
   show();

@@ -15,9 +15,16 @@ const pool = [];
 let rows = [];
 const redraw = framed(draw);
 
+/** States by node: now, or at the time that is shown. */
+function statesShown() {
+  const { then } = state;
+  if (!then || then.problem) return state.status?.nodes ?? {};
+  return Object.fromEntries(state.nodes.map(({ name }) => [name, then.doubtful[name] ?? "healthy"]));
+}
+
 function arrange() {
   const words = byId("nodes-filter").value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-  const states = state.status?.nodes ?? {};
+  const states = statesShown();
   const fresh = state.nodes.map((node) => ({ ...node, state: states[node.name] ?? node.state }));
   rows = fresh.filter((node) => {
     const text = `${node.name} ${node.state} ${node.switch} ${node.reason ?? ""}`.toLowerCase();
@@ -92,7 +99,7 @@ function reveal(at) {
 
 export function startNodes() {
   list.append(height);
-  on("nodes", arrange);
+  on("nodes then", arrange);
   on("selected", redraw);
   let states = null;
   on("status", () => {

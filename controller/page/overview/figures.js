@@ -4,7 +4,7 @@ import { get } from "../base/api.js";
 import { byId, make, setText } from "../base/dom.js";
 import { count, known, percent, seconds, short } from "../base/format.js";
 import { whileShown } from "../base/live.js";
-import { route } from "../base/router.js";
+import { past, route } from "../base/router.js";
 import { now, on, state } from "../base/store.js";
 
 const HOUR_S = 3600;
@@ -36,11 +36,21 @@ export function figuresOf(job, steps, past) {
   ];
 }
 
+/** The same of a time of the past: what the controller kept of it, and the steps before. Pure. */
+export function figuresThen(then, steps) {
+  const job = { ...then, step: then.step, time: { last_day: then.goodput }, at_risk: { worker: then.at_risk } };
+  const last = steps.at.findLastIndex((at) => at <= then.at) + 1;
+  const before = Object.fromEntries(["at", "step", "seconds", "tokens"].map((name) => [name, steps[name].slice(0, last)]));
+  return figuresOf({ ...job, goodput: null }, before, { spares: [then.spares] }).map((one) =>
+    one.name === "Goodput" ? { ...one, more: "of 24 h" } : one.name === "Work at risk" ? { ...one, more: "if a worker failed" } : one,
+  );
+}
+
 /** [[x, y], ...] of the last hour, x and y from 0 to 1; of many points the extremes of each column. Pure. */
 export function sparkline(at, line, until) {
   const from = until - HOUR_S;
   const inside = [];
-  for (let i = 0; i < (at?.length ?? 0); i++) if (at[i] >= from && known(line[i])) inside.push([at[i], line[i]]);
+  for (let i = 0; i < (at?.length ?? 0); i++) if (at[i] >= from && at[i] <= until + 60 && known(line[i])) inside.push([at[i], line[i]]);
   if (inside.length < 2) return [];
   const start = Math.min(inside[0][0], until - 60); // a young job fills the width
   const values = inside.map(([, value]) => value);
@@ -76,7 +86,9 @@ function show() {
   if (route.view !== "overview") return;
   byId("figures").hidden = !job;
   if (!job) return;
-  for (const { name, value, more, at, line } of figuresOf(job, state.steps, hour)) {
+  const until = past() ?? now();
+  const figures = state.then && !state.then.problem ? figuresThen(state.then, state.steps) : figuresOf(job, state.steps, hour);
+  for (const { name, value, more, at, line } of figures) {
     if (!tiles.has(name)) {
       tiles.set(name, tile(name));
       byId("figures").append(tiles.get(name).element);
@@ -85,7 +97,7 @@ function show() {
     setText(found.value, value);
     setText(found.more, more);
     found.more.title = more;
-    const points = sparkline(at, line, now()).map(([x, y]) => `${(x * WIDTH).toFixed(1)},${(2 + (1 - y) * (HEIGHT - 4)).toFixed(1)}`);
+    const points = sparkline(at, line, until).map(([x, y]) => `${(x * WIDTH).toFixed(1)},${(2 + (1 - y) * (HEIGHT - 4)).toFixed(1)}`);
     found.path.setAttribute("points", points.join(" "));
   }
 }
@@ -104,7 +116,7 @@ async function poll() {
 }
 
 export function startFigures() {
-  on("status steps route", show);
+  on("status steps route then", show);
   on("job", () => (hour = null));
   whileShown(["overview"], poll, () => 15_000);
 }

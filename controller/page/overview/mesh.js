@@ -6,6 +6,7 @@ import { usePointer } from "../drawing/drag.js";
 import { count, seconds } from "../base/format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
 import { culpritRanks } from "../base/health.js";
+import { culpritsThen } from "../past/then.js";
 import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
 import { link, route } from "../base/router.js";
 import { announce, clearSelection, indexOf, select } from "../base/select.js";
@@ -38,6 +39,16 @@ function refreshAll() {
   refresh();
 }
 
+/** Of the past: who was at fault. What each of the others did is not kept. */
+function categoriesThen(ranks) {
+  const { ranks: culprits, nodes } = culpritsThen();
+  const found = new Uint8Array(ranks.rank.length).fill(WORST_FIRST.indexOf(state.then.problem ? "idle" : "ok"));
+  const away = nodes.map((name) => ranks.nodes.indexOf(name)).filter((i) => i >= 0);
+  for (let i = 0; away.length && i < found.length; i++) if (away.includes(ranks.node[i])) found[i] = WORST_FIRST.indexOf("warn");
+  for (const rank of culprits) if (rank < found.length) found[rank] = WORST_FIRST.indexOf("bad");
+  return found;
+}
+
 function build(width, height) {
   const { ranks } = state;
   const shape = shapeOf(ranks);
@@ -48,8 +59,8 @@ function build(width, height) {
     view = { scale: 1, x: 0, y: 0 };
   }
   if (scene.ranks !== ranks || legendStale) {
-    const cats = categories(ranks);
-    Object.assign(scene, { ranks, cats, paint: paint(ranks, cats, colourBy) });
+    const cats = state.then ? categoriesThen(ranks) : categories(ranks);
+    Object.assign(scene, { ranks, cats, isPast: Boolean(state.then), paint: paint(ranks, cats, colourBy) });
   }
   scene.view = view;
 }
@@ -88,6 +99,7 @@ function describe(i) {
   const { ranks } = scene;
   const rows = [["node", ranks.nodes[ranks.node[i]]]];
   if (ranks.sizes) rows.push(["pp, dp, tp", `${ranks.pp[i]}, ${ranks.dp[i]}, ${ranks.tp[i]}`]);
+  if (scene.isPast) return rows;
   rows.push(["state", ranks.states[ranks.state[i]]], ["phase", ranks.phases[ranks.phase[i]]]);
   const operation = ranks.operations[ranks.operation[i]];
   if (operation) rows.push(["operation", operation]);
@@ -248,7 +260,7 @@ export function startMesh() {
     showShape();
     refreshAll();
   });
-  on("theme", refreshAll);
+  on("theme then", refreshAll);
   on("route", () => {
     byId("mesh-3d").href = link("overview", null, { ...route.query, mesh: "3d" });
     byId("mesh-flat").href = link("overview", null, { ...route.query, mesh: null });

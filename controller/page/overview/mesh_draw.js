@@ -67,7 +67,8 @@ function drawTexts(context, scene, cw, ch, width, height) {
       continue;
     }
     context.font = `600 13px ${LABEL.slice(5)}`;
-    context.fillText(`rank ${ranks.rank[i]}`, x + 10, y + ch / 2 - 9, cw - 16);
+    context.fillText(`rank ${ranks.rank[i]}`, x + 10, y + ch / 2 - (scene.isPast ? 0 : 9), cw - 16);
+    if (scene.isPast) continue; // what each did then is not kept
     context.font = LABEL;
     const doing = ranks.states[ranks.state[i]] === "running" ? seconds(ranks.step_seconds[i]) : ranks.states[ranks.state[i]];
     context.fillText(`step ${count(ranks.step[i])} · ${doing}`, x + 10, y + ch / 2 + 9, cw - 16);

@@ -3,8 +3,9 @@
 import { byId, fill, make, setText } from "../base/dom.js";
 import { ago, count } from "../base/format.js";
 import { newestFirst, STATE } from "../incidents/incidents.js";
-import { link, route } from "../base/router.js";
+import { link, past, route } from "../base/router.js";
 import { now, on, state } from "../base/store.js";
+import { wasOpen } from "../past/then.js";
 
 const MOST = 5;
 const ALERT_S = 3600;
@@ -31,7 +32,7 @@ function row({ text, kind, href, name, at, cat }) {
   return make("li", { class: "need", "data-cat": cat },
     make("span", { class: "pill", "data-cat": cat }, make("b", {}, kind.replaceAll("-", " "))),
     make("span", { class: "links" },
-      at ? make("time", { class: "muted" }, ago(now() - at)) : null,
+      at ? make("time", { class: "muted" }, ago((past() ?? now()) - at)) : null,
       make("a", { class: "link", href }, name),
       make("a", { class: "link", href: link("runbook", kind) }, "runbook")),
     make("p", { title: text }, text));
@@ -39,12 +40,14 @@ function row({ text, kind, href, name, at, cat }) {
 
 function show() {
   if (route.view !== "overview" || !state.status) return;
-  const found = needsOf(newestFirst(), state.status.nodes, now());
+  const at = past();
+  const incidents = at === null ? newestFirst() : newestFirst().filter((one) => wasOpen(one, at)).map((one) => ({ ...one, state: "open" }));
+  const found = needsOf(incidents, at === null ? state.status.nodes : (state.then?.doubtful ?? {}), at ?? now());
   setText(byId("needs-count"), found.length > MOST ? `the worst ${MOST} of ${count(found.length)}` : "");
   const rows = found.slice(0, MOST).map(row);
   fill(byId("needs"), rows.length ? make("ul", { class: "plain" }, ...rows) : make("p", { class: "muted" }, "Nothing."));
 }
 
 export function startNeeds() {
-  on("status incidents route", show);
+  on("status incidents route then", show);
 }

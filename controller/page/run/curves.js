@@ -3,6 +3,7 @@
 import { Chart } from "../drawing/chart.js";
 import { byId, segments, setText } from "../base/dom.js";
 import { count, known, loss, seconds, short } from "../base/format.js";
+import { past } from "../base/router.js";
 import { on, state } from "../base/store.js";
 
 let range = 0;
@@ -23,11 +24,13 @@ export function startCurves() {
   };
   const show = () => {
     const { steps } = state;
-    const from = range ? Math.max(0, steps.step.length - range) : 0;
-    const x = steps.step.slice(from);
-    const marks = findMarks(steps, from);
+    const at = past();
+    const until = at === null ? steps.step.length : steps.at.findLastIndex((when) => when <= at) + 1;
+    const from = range ? Math.max(0, until - range) : 0;
+    const x = steps.step.slice(from, until);
+    const marks = findMarks(steps, from).filter(({ x: step }) => !x.length || step <= x.at(-1));
     for (const { chart, column } of charts) {
-      const values = column === "tokens" ? rates(steps, from) : steps[column].slice(from);
+      const values = column === "tokens" ? rates(steps, from).slice(0, x.length) : steps[column].slice(from, until);
       chart.set(x, values, marks);
       const last = values.at(-1);
       if (known(last)) chart.canvas.setAttribute("aria-label", `${column} by step, last ${last.toPrecision(4)} at step ${x.at(-1)}`);
@@ -43,7 +46,7 @@ export function startCurves() {
       tellValues();
     };
   }
-  on("steps incidents", show);
+  on("steps incidents then", show);
   on("theme", () => charts.forEach(({ chart }) => chart.redraw()));
   segments(document.querySelector(".curves .segments"), ({ range: wanted }) => {
     range = Number(wanted);

@@ -3,7 +3,7 @@
 import { getLarge } from "../base/api.js";
 import { showShares, startShares } from "./blame_shares.js";
 import { byId, fill, make, setText } from "../base/dom.js";
-import { count, percent, seconds } from "../base/format.js";
+import { count, known, percent, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { link, replace, route } from "../base/router.js";
 import { on, state, notify } from "../base/store.js";
@@ -13,8 +13,14 @@ const WORTH = 0.001; // of the path: shorter parts are not listed
 let shown = null; // as /api/v1/blame
 let problem = "";
 
+/** The newest step of the time that is shown; null where that is now, or no step was done. */
+export function stepThen() {
+  const step = state.then?.step;
+  return known(step) && step >= 0 ? String(step) : null;
+}
+
 async function poll() {
-  const step = /^\d+$/.test(route.query.step ?? "") ? route.query.step : null;
+  const step = /^\d+$/.test(route.query.step ?? "") ? route.query.step : stepThen();
   try {
     shown = await getLarge(step === null ? "/blame" : `/blame?first=${step}&last=${step}`);
     state.blamed = shown;
@@ -176,6 +182,7 @@ export function startBlame() {
   startShares();
   const turn = whileShown(["slow"], poll, () => 10_000);
   on("route", show);
+  on("then", turn);
   byId("blame-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const step = byId("blame-step").value.trim();

@@ -8,6 +8,7 @@ import { company, peerOf } from "../drawing/mesh_groups.js";
 import { replace, route } from "../base/router.js";
 import { announce, indexOf, select } from "../base/select.js";
 import { on, state } from "../base/store.js";
+import { stepThen } from "./blame.js";
 import { lanesOf, spanAt } from "./timeline_lanes.js";
 import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
 import { colour } from "../base/theme.js";
@@ -26,7 +27,7 @@ const redraw = framed(draw);
 async function load() {
   if (route.view !== "slow") return;
   showForm();
-  const { from, to, ranks } = route.query;
+  const { from = stepThen(), to, ranks } = route.query;
   const many = state.ranks?.rank.length ?? 0;
   const wanted = ranks ?? (many > MANY ? worthSeeing().join(",") : "");
   const whole = /^\d+$/.test(from ?? "") ? { first: from, last: /^\d+$/.test(to ?? "") ? to : from } : { steps: STEPS };

@@ -60,7 +60,6 @@ def picture(found: output.Json, console: Console) -> Group:
     """`found`: `past.days.Then`."""
     of = f" of {found['max_steps']:,}" if found["max_steps"] else ""
     step = "no step yet" if found["step"] < 0 else f"step {found['step']:,}{of}"
-    health = found["health"]
     lines = [
         single(f"[dim]at {output.clock(found['at'])} (kept at {output.clock(found['kept_at'])})[/]"),
         *health_lines(console, found["health"]),

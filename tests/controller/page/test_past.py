@@ -1,5 +1,7 @@
 """The lane of 24 hours, and the page at a time of the past: in a real browser."""
 
+import re
+
 from playwright.sync_api import Page, expect
 
 from tests.browser import Watched
@@ -15,7 +17,7 @@ def at_of(page: Page) -> float:
 def test_a_point_of_the_lane_sets_the_time_of_every_view(held: Served, watched: Watched) -> None:
     page = open_page(watched, held)
     lane = page.locator("#lane")
-    expect(lane).to_have_attribute("aria-valuetext", "now: condition well, step 49, goodput –")
+    expect(lane).to_have_attribute("aria-valuetext", re.compile("now: condition well, step 49,"))
     box = lane.bounding_box()
     assert box is not None
     lane.click(position={"x": box["width"] * (1 - (LOST_S[0] - 300) / 86400), "y": 10})
@@ -58,7 +60,7 @@ def test_incidents_that_came_later_are_not_there(held: Served, watched: Watched)
 def test_the_keyboard_moves_it_and_end_is_now(held: Served, watched: Watched) -> None:
     page = open_page(watched, held)
     lane = page.locator("#lane")
-    expect(lane).to_have_attribute("aria-valuetext", "now: condition well, step 49, goodput –")
+    expect(lane).to_have_attribute("aria-valuetext", re.compile("now: condition well, step 49,"))
     lane.focus()
     page.keyboard.press("PageUp")
     expect(page.locator("#lane-shown")).to_contain_text("Shown: ")
@@ -74,13 +76,7 @@ def test_the_keyboard_moves_it_and_end_is_now(held: Served, watched: Watched) ->
 def test_of_a_time_without_a_controller_nothing_is_made_up(held: Served, watched: Watched) -> None:
     middle = held.facade.now - sum(AWAY_S) / 2
     page = open_page(watched, held, f"#/overview?at={middle:.0f}")
-    expect(page.locator("#lane")).to_have_attribute("aria-valuetext", re_of("condition nothing kept"))
+    expect(page.locator("#lane")).to_have_attribute("aria-valuetext", re.compile("condition nothing kept"))
     page.goto(f"{held.url}#/overview?at=1000")
     expect(page.locator("#health-sentence")).to_contain_text("nothing is kept of that time")
     watched.complaints[:] = [text for text in watched.complaints if "409" not in text]
-
-
-def re_of(text: str):  # type: ignore[no-untyped-def]
-    import re
-
-    return re.compile(text)

@@ -3,7 +3,7 @@
 
 import { get } from "../base/api.js";
 import { byId, fit, framed, pairs, make, placeTip, setText } from "../base/dom.js";
-import { count, known, percent } from "../base/format.js";
+import { count, known, percent, seconds } from "../base/format.js";
 import { LEVEL } from "../base/health.js";
 import { whileShown } from "../base/live.js";
 import { past, travel, VIEWS } from "../base/router.js";
@@ -13,7 +13,10 @@ import { colour } from "../base/theme.js";
 import { timeOf, wasOpen } from "./then.js";
 
 const DAY_S = 86400;
-const STEP_S = { ArrowLeft: -300, ArrowRight: 300, PageUp: -3600, PageDown: 3600 };
+const LEAST_S = 300; // that the lane shows of a young job
+const TICKS_S = [60, 300, 900, 1800, 3600, 7200, 14400, 28800];
+const TICK = 70; // pixels between two of them, at least
+const STEP_S = { ArrowLeft: -300, ArrowRight: 300, PageUp: -3600, PageDown: 3600 }; // on a lane of a day
 const AXIS = 12; // pixels beneath, for the hours
 const MARKS = 7; // pixels above, for incidents
 // The worse, the higher the band: conditions differ by more than their colour.
@@ -25,6 +28,12 @@ const redraw = framed(draw);
 
 /** Until when the lane goes: now, or half a day after a time that is further back. Pure. */
 export const laneEnd = (at, time) => (at === null || at > time - DAY_S ? time : Math.min(time, at + DAY_S / 2));
+
+/** From when it goes: a young job fills it. Pure. */
+export function laneStart({ since, until, at, incidents }) {
+  const first = Math.min(at[0] ?? until, ...incidents.map((one) => one.opened));
+  return Math.max(since, Math.min(first, until - LEAST_S));
+}
 
 /** Place of the row that holds at a time; -1 where nothing is kept of it. Pure. */
 export function rowAt({ at, end }, time) {
@@ -40,7 +49,7 @@ export function rowAt({ at, end }, time) {
 async function poll() {
   const until = laneEnd(past(), now());
   const fresh = await get(until < now() - 1 ? `/job/day?until=${until}` : "/job/day");
-  day = fresh;
+  day = { ...fresh, since: laneStart(fresh) };
   redraw();
   speak();
 }
@@ -65,7 +74,7 @@ function draw() {
     context.fillStyle = colour(CELL_OF[level]);
     context.fillRect(x, floor - full * BAND[level], wide, full * BAND[level]);
   }
-  hours(context, width, height, floor);
+  ticks(context, width, height, floor);
   context.fillStyle = colour("muted");
   for (const { at } of day.checkpoints) context.fillRect(Math.round(xOf(at, width)), floor - 3, 1, 3);
   for (const { at } of day.generations.slice(1)) {
@@ -96,22 +105,19 @@ function triangle(context, at, incident) {
   else context.fill();
 }
 
-function hours(context, width, height, floor) {
+function ticks(context, width, height, floor) {
   context.fillStyle = colour("line-strong");
   context.fillRect(0, floor, width, 1);
   context.fillStyle = colour("muted");
   context.font = "10px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
   context.textBaseline = "bottom";
-  const every = width > 900 ? 2 : width > 450 ? 4 : 8;
-  const first = new Date(day.since * 1000);
-  first.setMinutes(0, 0, 0);
-  for (let hour = 1; hour <= 25; hour++) {
-    const time = new Date(first.getTime() + hour * 3600e3);
-    if (time.getHours() % every) continue;
-    const x = xOf(time.getTime() / 1000, width);
-    if (x < 0 || x > width - 28) continue;
+  const step = TICKS_S.find((each) => (each / (day.until - day.since)) * width >= TICK) ?? DAY_S;
+  const midnight = new Date(day.since * 1000).setHours(0, 0, 0, 0) / 1000;
+  for (let time = midnight + Math.ceil((day.since - midnight) / step) * step; time < day.until; time += step) {
+    const x = xOf(time, width);
+    if (x > width - 28) break;
     context.fillRect(Math.round(x), floor, 1, 4);
-    context.fillText(time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }), x + 3, height + 1);
+    context.fillText(new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }), x + 3, height + 1);
   }
 }
 
@@ -141,7 +147,9 @@ function speak() {
   canvas.setAttribute("aria-valuenow", Math.round(Math.min(Math.max(at, day.since), day.until)));
   const told = facts(at).map(([name, value]) => `${name} ${value}`).join(", ");
   canvas.setAttribute("aria-valuetext", past() === null ? `now: ${told}` : `${timeOf(at)}: ${told}`);
-  setText(byId("lane-about"), laneEnd(past(), now()) < now() - 60 ? `24 h to ${timeOf(day.until)}` : "24 h");
+  const span = day.until - day.since;
+  const long = span > DAY_S - 60 ? "24 h" : seconds(span);
+  setText(byId("lane-about"), day.until < now() - 120 ? `${long} to ${timeOf(day.until)}` : long);
 }
 
 function go(time) {
@@ -152,7 +160,7 @@ function onKey(event) {
   if (!day) return;
   const at = past() ?? now();
   let to;
-  if (event.key in STEP_S) to = at + STEP_S[event.key];
+  if (event.key in STEP_S) to = at + STEP_S[event.key] * Math.max((day.until - day.since) / DAY_S, 1 / 300);
   else if (event.key === "Home") to = day.since;
   else if (event.key === "End" || event.key === "Escape") to = null;
   else return;

@@ -87,6 +87,7 @@ class Blame(BlameBrief):
         "sums of them; self_s, induced_s: beyond its peers, and what others wait for it; self_ratio: null by noise."
     )
     path: list[Json] = Field(description="The critical path of one step, its longest parts first.")
+    course: list[Json] = Field(description="The same in the order of time: parts that begin where the last one ended.")
     incomplete: list[int] = Field(description="Ranks with missing spans.")
 
 

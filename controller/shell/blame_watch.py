@@ -30,6 +30,7 @@ _EVERY = 10.0
 _SHARE = 0.05  # of a core, at most
 _FEWEST = 8  # steps in a look: of fewer, noise makes culprits
 _MOST = 64
+_AT_LENGTH = ("ranks", "path", "course", "incomplete")  # of a report: not kept from look to look
 _SHORT, _MOST_SHORT = 10.0, 1024
 """Of short steps as many as fill so many seconds, up to that number: a difference of one second is no fault."""
 
@@ -180,7 +181,7 @@ class BlameWatch:
             self._shell.keep([Record("extras", shape.job, mine.extras.to_doc())])
         mine.found_in = generation
         found = to_json(blame, shape)
-        mine.found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
+        mine.found = {key: value for key, value in found.items() if key not in _AT_LENGTH}
         for reported, culprit in zip(found["culprits"], blame.culprits, strict=True):
             judged = mine.extras.judge(culprit, blame, shape)
             reported["by_design"] = judged.is_design

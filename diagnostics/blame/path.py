@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,16 +24,16 @@ class PathPart:
 
 
 def critical_path(graph: Graph, seen: Measured) -> list[PathPart]:
-    """The longest part first; together they are the step."""
+    """In the order of time; together they are the step. What follows on the same of the same rank is one part."""
     columns = graph.columns
     nodes: dict[tuple[int, int], StepNode] = {place: node for node in graph.nodes for place in node.members}
-    spent: defaultdict[tuple[int, str, int], float] = defaultdict(float)
+    back: list[PathPart] = []  # from the end of the step
     ends = [np.where(c.present, np.nan_to_num(c.at[-1], nan=-np.inf), -np.inf) for c in columns]
     c = int(np.argmax([end.max() for end in ends]))
     lane = int(ends[c].argmax())
     k = len(columns[c].shape.syncs)
     for _ in range(sum(len(column.shape.syncs) for column in columns) * 2 + 2):
-        _add_work(columns[c], lane, k, spent)
+        back += _work(columns[c], lane, k)
         if k == 0:
             break
         k -= 1
@@ -42,11 +43,11 @@ def critical_path(graph: Graph, seen: Measured) -> list[PathPart]:
         span = column.shape.syncs[k]
         what = span.key[0]
         if not seen.waits[c][k, lane] > 0:
-            spent[rank, what, -1] += took
+            back.append(PathPart(rank, what, took))
             continue
         if node.how is Meeting.RECEIVE and node.source is not None:
             peer = int(columns[node.source[0]].ranks[lane])
-            spent[rank, what, peer] += took
+            back.append(PathPart(rank, what, took, peer))
             c, k = node.source
             continue
         for d, j in node.members:
@@ -54,22 +55,46 @@ def critical_path(graph: Graph, seen: Measured) -> list[PathPart]:
             if len(at):
                 break
         else:
-            spent[rank, what, -1] += took
+            back.append(PathPart(rank, what, took))
             continue
         peer_lane = int(at[0])
-        spent[rank, what, int(columns[d].ranks[peer_lane])] += took
+        back.append(PathPart(rank, what, took, int(columns[d].ranks[peer_lane])))
         c, k, lane = d, j, peer_lane
-    parts = [PathPart(rank, what, seconds, peer) for (rank, what, peer), seconds in spent.items() if seconds > 0]
+    return _merged(reversed(back))
+
+
+def longest_first(path: Iterable[PathPart]) -> list[PathPart]:
+    """The path by rank and what it did, wherever in the step."""
+    spent: defaultdict[tuple[int, str, int], float] = defaultdict(float)
+    for part in path:
+        spent[part.rank, part.what, part.peer] += part.seconds
+    parts = [PathPart(rank, what, seconds, peer) for (rank, what, peer), seconds in spent.items()]
     return sorted(parts, key=lambda part: -part.seconds)
 
 
-def _add_work(column: Column, lane: int, k: int, spent: defaultdict[tuple[int, str, int], float]) -> None:
-    """The rank's own seconds between its meetings k - 1 and k."""
+def _work(column: Column, lane: int, k: int) -> list[PathPart]:
+    """The rank's own seconds between its meetings k - 1 and k, the last first."""
     shape = column.shape
     rank = int(column.ranks[lane])
     at = column.at[:, lane]
     roles = {int(i): role for i, role in zip(shape.works, shape.roles, strict=False)}
-    for b in np.flatnonzero(shape.segment == k):
-        spent[rank, roles.get(int(shape.owner[b]), shape.roles[-1]), -1] += float(at[b + 1] - at[b])
+    parts = [
+        PathPart(rank, roles.get(int(shape.owner[b]), shape.roles[-1]), float(at[b + 1] - at[b]))
+        for b in np.flatnonzero(shape.segment == k)[::-1]
+    ]
     if k == 0:
-        spent[rank, shape.roles[-1], -1] += float(at[0] - column.begin[lane])
+        parts.append(PathPart(rank, shape.roles[-1], float(at[0] - column.begin[lane])))
+    return parts
+
+
+def _merged(parts: Iterable[PathPart]) -> list[PathPart]:
+    found: list[PathPart] = []
+    for part in parts:
+        if not part.seconds > 0:
+            continue
+        last = found[-1] if found else None
+        if last is not None and (last.rank, last.what, last.peer) == (part.rank, part.what, part.peer):
+            found[-1] = PathPart(part.rank, part.what, last.seconds + part.seconds, part.peer)
+        else:
+            found.append(part)
+    return found

@@ -13,6 +13,7 @@ from holdfast.base.errors import NotFound
 from holdfast.diagnostics.blame.blame import Blame, analyse
 from holdfast.diagnostics.blame.heat import Heat, heat
 from holdfast.diagnostics.blame.model import Culprit, Limits
+from holdfast.diagnostics.blame.path import longest_first
 from holdfast.diagnostics.blame.threads import Threads, threads_of
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
@@ -120,7 +121,8 @@ def to_json(blame: Blame, shape: JobShape) -> Json:
         "culprits": [_culprit(culprit, blame.step_s, shape) for culprit in blame.culprits],
         "ranks": {"rank": blame.ranks.tolist()}
         | {name: [_known(round(x, 6)) for x in values.tolist()] for name, values in columns.items()},
-        "path": [asdict(part) for part in blame.path],
+        "path": [asdict(part) for part in longest_first(blame.path)],
+        "course": [asdict(part) for part in blame.path],
         "incomplete": blame.incomplete,
     }
 

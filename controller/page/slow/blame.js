@@ -1,6 +1,7 @@
 // Blame of some steps: which ranks are slow and what it costs, what a step would take without, the critical path.
 
 import { getLarge } from "../base/api.js";
+import { criticalPath } from "./critical_path.js";
 import { showShares, startShares } from "./blame_shares.js";
 import { byId, fill, make, setText } from "../base/dom.js";
 import { count, known, percent, seconds } from "../base/format.js";
@@ -8,8 +9,6 @@ import { whileShown } from "../base/live.js";
 import { link, replace, route } from "../base/router.js";
 import { on, state, notify } from "../base/store.js";
 
-const PATH_PARTS = 40;
-const WORTH = 0.001; // of the path: shorter parts are not listed
 let shown = null; // as /api/v1/blame
 let problem = "";
 
@@ -48,7 +47,7 @@ function show() {
   setText(byId("blame-about"), `${steps}, ${shown.account.step} ${shown.account.unit} each${gone}`);
   fill(byId("culprits"), accountBar(), ...culpritList());
   fill(byId("whatif"), ...whatIf());
-  fill(byId("path"), ...criticalPath());
+  fill(byId("path"), ...criticalPath(shown));
   showShares(shown);
 }
 
@@ -139,44 +138,6 @@ function whatIf() {
   });
   return [make("table", { class: "data" }, make("tbody", {}, ...body))];
 }
-
-function criticalPath() {
-  const whole = shown.path.reduce((sum, part) => sum + part.seconds, 0);
-  if (!(whole > 0)) return [make("p", { class: "muted" }, "–")];
-  const parts = shown.path.filter((part) => part.seconds >= WORTH * whole).slice(0, PATH_PARTS);
-  const bar = make("div", {
-    class: "bar tall",
-    role: "img",
-    "aria-label": `${shown.path.length} parts, in the list below`,
-  });
-  parts.slice(0, 24).forEach((part, i) => {
-    const piece = make(
-      "i",
-      { class: `shade-${i % 6}`, title: `rank ${part.rank}: ${part.what} ${seconds(part.seconds)}` },
-      part.seconds / whole > 0.06 ? `rank ${part.rank}` : "",
-    );
-    piece.style.flexGrow = (1000 * part.seconds) / whole;
-    bar.append(piece);
-  });
-  const items = parts.map((part) =>
-    make(
-      "li",
-      {},
-      make("a", { class: "link", href: link("slow", null, { ...route.query, rank: part.rank }) }, `rank ${part.rank}`),
-      ` ${said(part.what)}${part.peer >= 0 ? ` with rank ${part.peer}` : ""} `,
-      make("span", { class: "muted" }, `${seconds(part.seconds)}, ${percent(part.seconds / whole)}`),
-    ),
-  );
-  const rest = shown.path.length - parts.length;
-  return [
-    bar,
-    make("ol", { class: "plain columns" }, ...items),
-    rest > 0 ? make("p", { class: "muted" }, `and ${count(rest)} shorter parts`) : null,
-  ];
-}
-
-/** "forward 1" as text. */
-const said = (what) => what.replace(/^(\w+) (\d+)$/, "$1 of stage $2");
 
 export function startBlame() {
   startShares();

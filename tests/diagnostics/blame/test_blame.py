@@ -1,5 +1,6 @@
 """Blame on made-up steps: slow ranks are named, waiting ranks are not, and the figures match the scenario."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.blame.blame import Blame, Slowness, analyse
+from holdfast.diagnostics.blame.path import longest_first
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.replay import Variant, measured, replay
@@ -284,6 +286,20 @@ def test_the_critical_path_is_the_step_and_leads_through_the_slow_one() -> None:
     assert math.isclose(total, blame.step_s, rel_tol=0.1)
     of_rank = {rank: sum(p.seconds for p in blame.path if p.rank == rank) for rank in range(4)}
     assert max(of_rank, key=lambda rank: of_rank[rank]) == 2
+    longest = longest_first(blame.path)
+    assert [part.seconds for part in longest] == sorted((part.seconds for part in longest), reverse=True)
+    assert math.isclose(sum(part.seconds for part in longest), total)
+
+
+def test_the_critical_path_runs_through_the_step_in_the_order_of_time() -> None:
+    """It begins with data, ends with the optimizer, and goes forward before it goes backward."""
+    path = blame_of(Job(2, 2, 1), [Culprit(2, "compute", 1.0)]).path
+    names = [part.what.split()[0] for part in path]
+    assert names.index("forward") < names.index("backward")
+    assert "optimizer" in names[len(names) - 4 :]
+    assert all((a.rank, a.what, a.peer) != (b.rank, b.what, b.peer) for a, b in itertools.pairwise(path))
+    for before, after in itertools.pairwise(path):  # it changes the rank only where one waited for the other
+        assert before.rank in (after.rank, after.peer) or ":" in after.what, (before, after)
 
 
 def test_no_spans_no_blame() -> None:

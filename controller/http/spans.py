@@ -19,6 +19,12 @@ First = Annotated[int, Query(ge=-1, description="First step; -1: the oldest in m
 Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have reported.")]
 
 
+class SlowPoints(BaseModel):
+    at: list[float]
+    share: list[float] = Field(description="Of the step.")
+    ratio: list[float | None] = Field(description="Over its peers.")
+
+
 class Culprit(BaseModel):
     """Which ranks are slow. Seconds are per step."""
 
@@ -45,6 +51,10 @@ class Culprit(BaseModel):
     by_design: bool = Field(
         default=False, description="Since the job's first steps, so caused by the program: for information."
     )
+    since: float | None = Field(
+        default=None, description="Unix time from which the controller's looks named it without a pause."
+    )
+    history: SlowPoints | None = Field(default=None, description="What those looks found, oldest first.")
 
 
 class AccountPart(BaseModel):

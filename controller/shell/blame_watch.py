@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.base import log
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.detectors.base.table import Tuning, finding
+from holdfast.controller.past.slowness import SlowHistory
 from holdfast.controller.shell.extras import LENIENT, Extras, Judged
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.window import Part, decoded
@@ -102,6 +103,7 @@ class JobBlame:
         self.extras = extras
         self.next = 0
         self.generation = -1
+        self.history = SlowHistory()
         self.found: dict[str, Any] | None = None
         self.found_in = -1
         """The generation whose steps that was."""
@@ -186,6 +188,10 @@ class BlameWatch:
             judged = mine.extras.judge(culprit, blame, shape)
             reported["by_design"] = judged.is_design
             reported["text"] = _with(culprit.text, judged)
+        wall = now().wall
+        mine.history.see(found["culprits"], wall - blame.steps * blame.step_s, wall)
+        for reported in found["culprits"]:
+            mine.history.add_to(reported)
         limit = self._tuning.limits(t.FindingKind.STRAGGLER)
         named = mine.counted.stragglers(blame, int(limit["windows"]), limit["ratio"], limit["cost"])
         for culprit in named:

@@ -3,14 +3,12 @@
 import { get } from "../base/api.js";
 import { byId, make, setText } from "../base/dom.js";
 import { count, known, percent, seconds, short } from "../base/format.js";
+import { Sparkline } from "../drawing/sparkline.js";
 import { whileShown } from "../base/live.js";
 import { past, route } from "../base/router.js";
 import { now, on, state } from "../base/store.js";
 
 const HOUR_S = 3600;
-const POINTS = 120; // of a line: what a tile has room for
-const [WIDTH, HEIGHT] = [200, 30]; // of the drawing, scaled to its box
-const SVG = "http://www.w3.org/2000/svg";
 const tiles = new Map();
 let hour = null; // as /api/v1/job/hour
 
@@ -46,39 +44,11 @@ export function figuresThen(then, steps) {
   );
 }
 
-/** [[x, y], ...] of the last hour, x and y from 0 to 1; of many points the extremes of each column. Pure. */
-export function sparkline(at, line, until) {
-  const from = until - HOUR_S;
-  const inside = [];
-  for (let i = 0; i < (at?.length ?? 0); i++) if (at[i] >= from && at[i] <= until + 60 && known(line[i])) inside.push([at[i], line[i]]);
-  if (inside.length < 2) return [];
-  const start = Math.min(inside[0][0], until - 60); // a young job fills the width
-  const values = inside.map(([, value]) => value);
-  const [low, high] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
-  const spread = high - low || 1;
-  const columns = new Map();
-  for (const [when, value] of inside) {
-    const column = Math.floor(((when - start) / (until - start || 1)) * (POINTS / 2));
-    const found = columns.get(column) ?? { low: value, high: value };
-    columns.set(column, { low: Math.min(found.low, value), high: Math.max(found.high, value) });
-  }
-  const y = (value) => (high === low ? 0.5 : (value - low) / spread);
-  return [...columns].flatMap(([column, found]) => {
-    const x = Math.min(1, column / (POINTS / 2));
-    return found.low === found.high ? [[x, y(found.low)]] : [[x, y(found.low)], [x, y(found.high)]];
-  });
-}
-
 function tile(name) {
-  const drawing = document.createElementNS(SVG, "svg");
-  drawing.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  drawing.setAttribute("preserveAspectRatio", "none");
-  drawing.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS(SVG, "polyline");
-  drawing.append(path);
-  const parts = { value: document.createTextNode(""), more: make("small"), path };
+  const line = new Sparkline();
+  const parts = { value: document.createTextNode(""), more: make("small"), line };
   const dd = make("dd", {}, parts.value, parts.more);
-  return { ...parts, element: make("div", {}, make("dt", {}, name), dd, drawing) };
+  return { ...parts, element: make("div", {}, make("dt", {}, name), dd, line.element) };
 }
 
 function show() {
@@ -97,8 +67,7 @@ function show() {
     setText(found.value, value);
     setText(found.more, more);
     found.more.title = more;
-    const points = sparkline(at, line, until).map(([x, y]) => `${(x * WIDTH).toFixed(1)},${(2 + (1 - y) * (HEIGHT - 4)).toFixed(1)}`);
-    found.path.setAttribute("points", points.join(" "));
+    found.line.show(at, line, until - HOUR_S, until);
   }
 }
 

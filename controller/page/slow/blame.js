@@ -3,11 +3,13 @@
 import { getLarge } from "../base/api.js";
 import { criticalPath } from "./critical_path.js";
 import { showShares, startShares } from "./blame_shares.js";
+import { Sparkline } from "../drawing/sparkline.js";
 import { byId, fill, make, setText } from "../base/dom.js";
 import { count, known, percent, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { link, replace, route } from "../base/router.js";
-import { on, state, notify } from "../base/store.js";
+import { now, on, state, notify } from "../base/store.js";
+import { timeOf } from "../past/then.js";
 
 let shown = null; // as /api/v1/blame
 let problem = "";
@@ -111,10 +113,28 @@ function culpritList() {
       ),
       bar,
       make("p", {}, c.text),
+      course(c),
       make("p", { class: "links" }, ...more),
     );
   });
   return [make("ol", { class: "plain" }, ...items)];
+}
+
+/** Since when it is slow, and how its cost went: from the controller's looks, of now only. */
+function course(c) {
+  const same = (one) => one.rank === c.rank && one.peer === c.peer && one.kind === c.kind;
+  const seen = state.then ? null : state.blame?.culprits.find(same);
+  if (!known(seen?.since)) return null;
+  const line = new Sparkline();
+  const { at, share } = seen.history;
+  line.show(at, share, seen.since, at.at(-1));
+  const worst = share.reduce((most, one) => Math.max(most, one), 0);
+  return make(
+    "p",
+    { class: "course" },
+    `since ${timeOf(seen.since)} (${seconds(Math.max(0, now() - seen.since))}), ${percent(worst)} of the step at most`,
+    line.element,
+  );
 }
 
 /** A step now and without each culprit: less what the account says of it. */
@@ -144,6 +164,7 @@ export function startBlame() {
   const turn = whileShown(["slow"], poll, () => 10_000);
   on("route", show);
   on("then", turn);
+  on("blame", show);
   byId("blame-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const step = byId("blame-step").value.trim();

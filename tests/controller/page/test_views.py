@@ -37,6 +37,10 @@ def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Wa
     cost = next(part["figure"] for part in account["parts"] if part["culprit"] == 0)
     expect(culprit).to_contain_text(f"costs {cost} {account['unit']} a step")
     assert "waiting for rank 6" in account["text"]
+    expect(page.locator("#culprits .course").first).to_contain_text(
+        re.compile(r"since \d\d:\d\d:\d\d \(10 min .* of the step at most")
+    )
+    assert page.locator("#culprits .course polyline").first.get_attribute("points")
     expect(page.locator("#path li", has_text="rank 6").first).to_be_visible()
     starts = page.locator("#path li > span:first-child").all_inner_texts()
     assert starts[0].startswith("0"), "in the order of time"

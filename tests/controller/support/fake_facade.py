@@ -9,6 +9,7 @@ from holdfast.base.errors import Conflict, NotFound, UsageError
 from holdfast.controller.health.facts import Facts, Fault, Pause
 from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
+from holdfast.controller.past.slowness import SlowHistory
 from holdfast.controller.shell.health_facts import health_json
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.controller.state.model import JobStatus
@@ -300,7 +301,12 @@ class FakeFacade(FakeTraining):
         if not self.mesh or self.world > 64:
             return None
         found = blame_report.report(*self.spans(self.id, -1, -1)())
-        return {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
+        history = SlowHistory()
+        for age in range(600, -60, -60):
+            history.see(found["culprits"], self.now - age - 10.0, self.now - age)
+        for culprit in found["culprits"]:
+            history.add_to(culprit)
+        return {key: value for key, value in found.items() if key not in ("ranks", "path", "course", "incomplete")}
 
     def node_history(self, name: str) -> Json:
         state = {row["name"]: row["state"] for row in self.node_rows}[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,8 +110,8 @@ class JobBlame:
 
 
 class BlameWatch:
-    def __init__(self, shell: Shell, tuning: Tuning) -> None:
-        self._shell, self._tuning = shell, tuning
+    def __init__(self, shell: Shell, tuning: Tuning, clock: Callable[[], Instant] = now) -> None:
+        self._shell, self._tuning, self._clock = shell, tuning, clock
         self._jobs: dict[str, JobBlame] = {}
         self._extras: dict[str, Extras] = {}  # of an earlier run of the controller, by job
         self.seconds = 0.0
@@ -188,7 +188,7 @@ class BlameWatch:
             judged = mine.extras.judge(culprit, blame, shape)
             reported["by_design"] = judged.is_design
             reported["text"] = _with(culprit.text, judged)
-        wall = now().wall
+        wall = self._clock().wall
         mine.history.see(found["culprits"], wall - blame.steps * blame.step_s, wall)
         for reported in found["culprits"]:
             mine.history.add_to(reported)
@@ -196,7 +196,7 @@ class BlameWatch:
         named = mine.counted.stragglers(blame, int(limit["windows"]), limit["ratio"], limit["cost"])
         for culprit in named:
             judged = mine.extras.judge(culprit, blame, shape)
-            finding = straggler_finding(culprit, blame, shape, judged, now())
+            finding = straggler_finding(culprit, blame, shape, judged, self._clock())
             self._shell.handle(Found(finding, shape.job))
         self._cost(blame, shape)
 

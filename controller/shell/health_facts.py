@@ -1,6 +1,5 @@
 """Gathers what the health of a job is judged by: from its document, its brain, and blame's last look at it."""
 
-import time
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -8,23 +7,23 @@ from typing import Any
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.health.facts import Facts, Fault, Pause, Slow
 from holdfast.controller.health.judge import NEEDS_PERSON, Found, Health, judge
-from holdfast.controller.state.model import Incident, IncidentState, Job, JobStatus
+from holdfast.controller.state.model import Incident, IncidentState, Instant, Job, JobStatus
 from holdfast.wire import types as t
 
 Json = dict[str, Any]
 
 
-def health_doc(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None) -> Json:
+def health_doc(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Instant) -> Json:
     """`models.Health`. `doc`: the rest of the job's document."""
-    return health_json(judge(facts(brain, doc, blame)))
+    return health_json(judge(facts(brain, doc, blame, at)))
 
 
 def health_json(found: Health) -> Json:
     return {**_doc(found.lead), "others": [_doc(one) for one in found.others]}
 
 
-def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None) -> Facts:
-    state, job, wall, mono = brain.c, brain.c.job, time.time(), time.monotonic()
+def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Instant) -> Facts:
+    state, job, wall, mono = brain.c, brain.c.job, at.wall, at.mono
     last, own, live = state.ledger.last, state.book.own(), state.book.live()
     failed = next((one for one in reversed(own) if one.state is IncidentState.FAILED), None)
     waiting, up = state.life.waiting_since, state.life.up_at

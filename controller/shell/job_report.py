@@ -1,7 +1,6 @@
 """The report of one job for viewers, as plain data (its shapes: `http.models`)."""
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.goodput import DAY, HOUR, LOSSES, Account
-from holdfast.controller.state.model import Job
+from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RANK_STATES, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.plans import decode_plan
@@ -45,13 +44,13 @@ def brief(brain: JobBrain) -> Json:
     }
 
 
-def job_doc(brain: JobBrain) -> Json:
+def job_doc(brain: JobBrain, at: Instant) -> Json:
     state, job = brain.c, brain.c.job
     ledger = state.ledger
     last = ledger.last
     recent = sorted(ledger.recent)
     median = recent[len(recent) // 2] if recent else None
-    until = job.ended_at or time.time()
+    until = job.ended_at or at.wall
     p = job.spec.program
     return {
         "id": job.spec.id,
@@ -79,8 +78,8 @@ def job_doc(brain: JobBrain) -> Json:
         "preempt": job.spec.preempt,
         "goodput": state.time.ratio(until),
         "time": _time(brain, until),
-        "pause": _pause(brain),
-        "at_risk": _at_risk(brain, median),
+        "pause": _pause(brain, at),
+        "at_risk": _at_risk(brain, median, at),
         "sizes": list(state.ranks.sizes) if state.ranks.sizes else None,
         "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
         "max_steps": job.spec.max_steps,
@@ -89,7 +88,7 @@ def job_doc(brain: JobBrain) -> Json:
     }
 
 
-def _pause(brain: JobBrain) -> Json | None:
+def _pause(brain: JobBrain, at: Instant) -> Json | None:
     job, watch = brain.c.job, brain.hangs.pauses
     pause = watch.of(job)
     if pause is None or brain.c.life.stage is not Stage.UP or pause.still < REPORTED:
@@ -101,26 +100,24 @@ def _pause(brain: JobBrain) -> Json | None:
         "ranks": list(pause.ranks),
         "waiting": len(pause.waiting),
         "since": watch.since,
-        "seconds": max(0.0, time.time() - watch.since),
+        "seconds": max(0.0, at.wall - watch.since),
         "limit_seconds": number(watch.limit),
         "usual_seconds": job.pauses.get(watch.place, [0.0, 0.0])[1],
     }
 
 
-def _at_risk(brain: JobBrain, step_seconds: float | None) -> Json | None:
+def _at_risk(brain: JobBrain, step_seconds: float | None, at: Instant) -> Json | None:
     job = brain.c.job
     if job.state.ended:
         return None
-    now = time.monotonic()
     nodes = [brain.c.nodes[name] for name in job.nodes if name in brain.c.nodes]
-    found = at_risk([(node.host, now - node.host_at) for node in nodes], step_seconds)
+    found = at_risk([(node.host, at.mono - node.host_at) for node in nodes], step_seconds)
     return {"worker": found.worker, "node": found.node, "job": found.job}
 
 
-def ranks_doc(brain: JobBrain | None) -> Json:
+def ranks_doc(brain: JobBrain | None, at: Instant) -> Json:
     """Columns; without a job none."""
     r, job = (brain.c.ranks, brain.c.job) if brain is not None else (RankTable(0), None)
-    now = time.monotonic()
     operations = sorted(set(r.operation))
     index = {name: i for i, name in enumerate(operations)}
     nproc = job.spec.nproc if job is not None else 1
@@ -134,7 +131,7 @@ def ranks_doc(brain: JobBrain | None) -> Json:
         "phase": r.phase.tolist(),
         "state": r.state.tolist(),
         "step_seconds": _column(r.median_step),
-        "progress_age": _column(now - r.progress_at),
+        "progress_age": _column(at.mono - r.progress_at),
         "mfu": _column(r.mfu),
         "part_seconds": {part: _column(seconds) for part, seconds in zip(t.STEP_PARTS, r.parts, strict=True)},
         "memory_bytes": _column(r.memory_bytes),
@@ -147,20 +144,20 @@ def ranks_doc(brain: JobBrain | None) -> Json:
     }
 
 
-def metrics_doc(brain: JobBrain, doc: Json, blame: Json) -> Json:
+def metrics_doc(brain: JobBrain, doc: Json, blame: Json, at: Instant) -> Json:
     """`doc`: what the job's own route shows."""
     job, spent = brain.c.job, brain.c.time
-    totals = spent.totals(job.ended_at or time.time())
+    totals = spent.totals(job.ended_at or at.wall)
     return {
         "job": doc,
-        "ranks": ranks_doc(brain),
+        "ranks": ranks_doc(brain, at),
         "blame": blame,
         # What is booked never shrinks.
         "lost_seconds": {a.value: spent.booked[a] for a in LOSSES if a not in _unknown(job)},
         "productive_seconds": totals[Account.PRODUCTIVE],
         "unsaved_seconds": totals[Account.TRAINING],
         "queued_seconds": totals[Account.QUEUED],
-        "wall_seconds": spent.wall(job.ended_at or time.time()),
+        "wall_seconds": spent.wall(job.ended_at or at.wall),
     }
 
 

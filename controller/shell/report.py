@@ -16,7 +16,7 @@ from holdfast.controller.shell.certificate_watch import CertificateWatch
 from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.health_facts import health_doc, slow_cost
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
-from holdfast.controller.shell.shell import Shell
+from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.reader import read_kept, read_newest
 from holdfast.controller.state.events import (
     CheckpointRequested,
@@ -32,7 +32,7 @@ from holdfast.controller.state.events import (
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
-from holdfast.controller.state.model import Incident, Job, JobSpec, Node
+from holdfast.controller.state.model import Incident, Instant, Job, JobSpec, Node
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.facts.faults import parse_fault, parse_faults
@@ -54,9 +54,10 @@ class Report:
         watch: BlameWatch | None = None,
         days: Days | None = None,
         certificates: CertificateWatch | None = None,
+        clock: Callable[[], Instant] = now,
     ) -> None:
         """What `watch`, `days`, `certificates` and `sender` found and count is reported as well."""
-        self.shell, self.max_restarts, self._watch = shell, max_restarts, watch
+        self.shell, self.max_restarts, self._watch, self._clock = shell, max_restarts, watch, clock
         self._days = days or Days(shell)
         self._days.view = self.job
         self._certificates = certificates
@@ -83,7 +84,7 @@ class Report:
         newest = list(reversed(self._c.book.incidents.values()))
         return {
             "version": self.version(),
-            "now": time.time(),
+            "now": self._clock().wall,
             "started_at": self.shell.started_at,
             "job": self.job(),
             "jobs": self.jobs(),
@@ -98,7 +99,7 @@ class Report:
         return sorted(self._c.nodes.values(), key=lambda n: natural(n.name))
 
     def nodes(self) -> list[Json]:
-        now = time.monotonic()
+        now = self._clock().mono
         return [self._node(node, self._c.holder(node.name), now) for node in self._sorted_nodes()]
 
     def _node(self, node: Node, job: Job | None, now: float) -> Json:
@@ -145,8 +146,9 @@ class Report:
         return self._job(brain) if brain is not None else None
 
     def _job(self, brain: JobBrain) -> Json:
-        job, doc = brain.c.job, job_doc(brain)
-        return doc | {"health": health_doc(brain, doc, self._blame_now(job))}
+        job, at = brain.c.job, self._clock()
+        doc = job_doc(brain, at)
+        return doc | {"health": health_doc(brain, doc, self._blame_now(job), at)}
 
     def _blame_now(self, job: Job) -> Json | None:
         return self._watch.found_now(job.spec.id, job.generation) if self._watch is not None else None
@@ -156,7 +158,7 @@ class Report:
         return job["health"] if job is not None else None
 
     def ranks(self, id: str = "") -> Json:
-        return ranks_doc(self._brain(id))
+        return ranks_doc(self._brain(id), self._clock())
 
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
         brain = self._brain(id)
@@ -175,7 +177,7 @@ class Report:
         return self._days.hour(brain.c.job.spec.id, since) if brain is not None else None
 
     def day(self, until: float | None = None, id: str = "") -> Callable[[], Json]:
-        return self._days.day(self._existing(id), time.time() if until is None else until)
+        return self._days.day(self._existing(id), self._clock().wall if until is None else until)
 
     def then(self, at: float, id: str = "") -> Callable[[], Json]:
         return self._days.then(self._existing(id), at)
@@ -264,7 +266,9 @@ class Report:
             brains.append(jobs.newest)  # of the others their last samples are in Prometheus
         watch = self._watch
         return [
-            metrics_doc(brain, self._job(brain), watch.figures(brain.c.job.spec.id) if watch is not None else {})
+            metrics_doc(
+                brain, self._job(brain), watch.figures(brain.c.job.spec.id) if watch is not None else {}, self._clock()
+            )
             | {"slow_cost": slow_cost(self._blame_now(brain.c.job))}
             for brain in brains
         ]

@@ -11,7 +11,7 @@ from holdfast.controller.http.metrics_text import blame_families
 from holdfast.controller.shell.blame_watch import BlameTotals, BlameWatch, Due, _look, _steps_of
 from holdfast.controller.shell.health_facts import facts
 from holdfast.controller.shell.job_report import job_doc
-from holdfast.controller.shell.shell import Shell
+from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.state.events import Found
 from holdfast.controller.state.model import Job as TrainingJob
 from holdfast.controller.state.model import JobSpec
@@ -60,7 +60,7 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     brief = watch.found("j1")
     assert brief is not None
     (part,) = [one for one in brief["account"]["parts"] if one["culprit"] >= 0]
-    slow = facts(shell.brain.jobs.newest, job_doc(shell.brain.jobs.newest), brief).slow
+    slow = facts(shell.brain.jobs.newest, job_doc(shell.brain.jobs.newest, now()), brief, now()).slow
     assert [(one.rank, one.cost) for one in slow] == [(5, part["share"])], "health, incident and account agree"
     cost, step = (f"{figure} {brief['account']['unit']}" for figure in (part["figure"], brief["account"]["step"]))
     assert f"cost the job {cost} of {step} per step" in found.text

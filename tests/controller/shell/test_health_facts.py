@@ -27,14 +27,14 @@ def training() -> Virtual:
 
 def of(v: Virtual, blame: dict[str, object] | None = None) -> dict[str, object]:
     brain = v.brain.jobs.newest
-    return health_doc(brain, job_doc(brain), blame)
+    return health_doc(brain, job_doc(brain, v.instant), blame, v.instant)
 
 
 def test_who_is_slow_by_design_is_left_out() -> None:
     v = training()
     brain = v.brain.jobs.newest
-    assert facts(brain, job_doc(brain), None).slow == ()
-    (slow,) = facts(brain, job_doc(brain), BLAME).slow
+    assert facts(brain, job_doc(brain, v.instant), None, v.instant).slow == ()
+    (slow,) = facts(brain, job_doc(brain, v.instant), BLAME, v.instant).slow
     assert (slow.rank, slow.node, slow.cost) == (6, "node1", 0.1)
 
 
@@ -47,22 +47,22 @@ def test_a_job_that_recovers_names_its_culprit_until_its_first_new_step() -> Non
     assert found["basis"] == ["incident i1, worker-killed"]
     v.run(5.0)
     brain = v.brain.jobs.newest
-    assert facts(brain, job_doc(brain), None).live is None
+    assert facts(brain, job_doc(brain, v.instant), None, v.instant).live is None
 
 
 def test_only_recoveries_say_how_long_one_takes() -> None:
     v = training()
     brain = v.brain.jobs.newest
-    assert facts(brain, job_doc(brain), None).usual_recovery is None
+    assert facts(brain, job_doc(brain, v.instant), None, v.instant).usual_recovery is None
     v.exit(3, signal=9)
     v.run(5.0)
-    took = facts(brain, job_doc(brain), None).usual_recovery
+    took = facts(brain, job_doc(brain, v.instant), None, v.instant).usual_recovery
     assert took is not None
     incident = brain.c.book.own()[-1]
     assert incident.closed is not None
     assert took == incident.closed - incident.opened
     incident.generation_to = 0  # as an alert, which is over at once
-    assert facts(brain, job_doc(brain), None).usual_recovery is None
+    assert facts(brain, job_doc(brain, v.instant), None, v.instant).usual_recovery is None
 
 
 def test_a_restart_from_step_0_says_how_many_steps_it_lost() -> None:
@@ -73,18 +73,18 @@ def test_a_restart_from_step_0_says_how_many_steps_it_lost() -> None:
     v.run(5.0)
     brain = v.brain.jobs.newest
     assert v.job.generation == 2
-    found = facts(brain, job_doc(brain), None)
+    found = facts(brain, job_doc(brain, v.instant), None, v.instant)
     resumed = brain.c.job.life_first
     assert found.repeated == (lost if resumed == 0 else 0)
     brain.c.job.life_first = 0
-    assert facts(brain, job_doc(brain), None).repeated == lost
+    assert facts(brain, job_doc(brain, v.instant), None, v.instant).repeated == lost
     whole = of(v)
     others = whole["others"]
     assert isinstance(others, list)
     (said,) = [one for one in (whole, *others) if f"lost all {lost} steps" in one["sentence"]]
     assert said["needs_person"] is True
     brain.c.job.life_first = 2
-    assert facts(brain, job_doc(brain), None).repeated == 0
+    assert facts(brain, job_doc(brain, v.instant), None, v.instant).repeated == 0
 
 
 def test_a_failed_job_names_the_incident_that_ended_it() -> None:

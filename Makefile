@@ -12,7 +12,7 @@ SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 
   --then -m "slow and calm" -- -m "slow and not aside and not calm"
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
-.PHONY: setup demo test fast lint format docs proto proto-check wheel-check clean
+.PHONY: setup demo test fast gallery lint format docs proto proto-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,11 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+
+# Every situation on every surface, as build/gallery/index.html and docs/gallery.md.
+gallery: setup
+	HOLDFAST_GALLERY=build/gallery $(BIN)/python -m pytest -q tests/gallery
+	$(BIN)/python -m tests.gallery.album build/gallery docs
 
 format: setup
 	$(BIN)/ruff check --fix

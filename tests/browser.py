@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
@@ -37,9 +38,17 @@ class Watched:
 
 
 @contextmanager
-def watching(browser: Browser) -> Iterator[Watched]:
+def watching(
+    browser: Browser,
+    width: int = 1440,
+    height: int = 900,
+    theme: Literal["light", "dark"] = "light",
+    scale: float = 1.0,
+) -> Iterator[Watched]:
     """A page of its own; at the end it must have logged no error and made no request to another host."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=theme, device_scale_factor=scale
+    )
     watched = Watched(context.new_page())
     watched.page.on(
         "console",

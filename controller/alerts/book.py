@@ -135,6 +135,9 @@ class Book:
             notice = self._add(one.id, t.Severity.CRITICAL, one.cause.kind.value, one.cause.subject, one.opened, job)
             notice.job, notice.incident = one.job, one.id
             notice.title, notice.text = _title(one, job, "in progress"), _text(one, job)
+        if one.is_open and notice.stage is Stage.FIRING:  # what is sent again says what is so now
+            state = "alert" if notice.is_alert else "in progress"
+            notice.title, notice.text = _title(one, job, state), _text(one, job) + notice.more
         if notice.is_alert or notice.stage is Stage.RESOLVED:
             return
         if one.state is IncidentState.FAILED and notice.stage is Stage.FIRING:
@@ -156,8 +159,9 @@ class Book:
         self._groups[key] = _Group(one.opened)
         notice = self._add(one.id, one.cause.severity, *key, one.opened, job)
         notice.is_alert, notice.incident, notice.job = True, one.id, one.job
-        more = f"\n{group.more} more of this kind since the last message" if group is not None and group.more else ""
-        notice.title, notice.text = _title(one, job, "alert"), _text(one, job) + more
+        if group is not None and group.more:
+            notice.more = f"\n{group.more} more of this kind since the last message"
+        notice.title, notice.text = _title(one, job, "alert"), _text(one, job) + notice.more
 
     def _look_at_job(self, job: JobView, incidents: Sequence[Incident], now: float) -> None:
         """Conditions that no incident stands for."""

@@ -39,6 +39,8 @@ class Notice:
     opened: float
     title: str = ""
     text: str = ""
+    more: str = ""
+    """What the text ends with besides the incident's: of others like it."""
     stage: Stage = Stage.FIRING
     closed: float | None = None
     is_alert: bool = False

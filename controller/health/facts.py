@@ -46,6 +46,8 @@ class Slow:
     """Share of the step that it costs the whole job."""
     text: str
     """As blame says it, with its uncertainty."""
+    since: float | None = None
+    """Wall seconds, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Facts:
     usual_recovery: float | None = None
     """Median seconds from detection to the first new step, of this job's incidents."""
     pause: Pause | None = None
+    store: Fault | None = None
+    """The open incident of a checkpoint store that cannot be written."""
     slow: tuple[Slow, ...] = ()
     doubtful: tuple[tuple[str, str], ...] = ()
     """Nodes of the job that are not healthy: name and state."""

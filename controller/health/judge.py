@@ -15,13 +15,16 @@ LATE_STEPS = 8
 """Steps that should have ended before the silence is a condition."""
 LATE_S = 10.0
 """The same in seconds, at least."""
-WORTH = 0.02
-"""Share of the step that a slow rank must cost to be a condition."""
+WORTH = 0.01
+"""Share of the step that a slow rank must cost to be a condition: of 10,000 GPUs it is a hundred of them."""
 RISK_S = 3600.0
 """Work that is not stored and that is worth a line."""
 OVERDUE = 5.0
 """Times the usual recovery after which waiting is no longer the answer."""
+PATIENCE_S = 30.0
+"""Waiting for nodes for longer needs a person: agents that only start join sooner."""
 NOTHING = "Nothing to do."
+_NO_NODES = "waiting for nodes: "
 
 
 class Condition(StrEnum):
@@ -149,15 +152,26 @@ def _finished(f: Facts) -> Found | None:
 
 
 def _waiting(f: Facts) -> Found | None:
-    if f.state is not JobStatus.PENDING:
+    """Before the first start, in the queue, and where a fault took a node that no spare replaces."""
+    if f.state is not JobStatus.PENDING and not _lacks_nodes(f):
         return None
-    action = NOTHING if f.is_queued else "Add nodes, or `holdfast uncordon` one; `holdfast nodes` says why each is out."
-    doing = "The job starts when the nodes are free." if f.is_queued else ""
-    reason = _ended(f.reason.removeprefix("waiting for nodes: ") or "not enough nodes have joined")
+    need = _ended(f.reason.removeprefix(_NO_NODES) or "not enough nodes have joined")
+    if f.is_queued and f.state is JobStatus.PENDING:
+        sentence = f"Waiting for nodes for {length(f.now - f.since)}: {need}"
+        return Found(Condition.WAITING, sentence, f.since, doing="The job starts when the nodes are free.")
+    since, action = f.since, "Add nodes, or `holdfast uncordon` one; `holdfast nodes` says why each is out."
+    if _lacks_nodes(f) and f.live is not None:
+        since, need = f.live.opened, f"{_ended(_said(f.live))} The job {need}"
+    sentence = f"Waiting for nodes for {length(f.now - since)}: {need}"
     return Found(
-        Condition.WAITING, f"Waiting for nodes for {length(f.now - f.since)}: {reason}", f.since, action, doing,
-        remedy=Remedy.NONE if f.is_queued else Remedy.NODES,
+        Condition.WAITING, sentence, since, action, "The job goes on when there are enough.", remedy=Remedy.NODES,
+        basis=_basis(f.live) if f.live is not None else (), rank=_rank(f.live) if f.live is not None else None,
+        is_urgent=f.now - since > PATIENCE_S,
     )  # fmt: skip
+
+
+def _lacks_nodes(f: Facts) -> bool:
+    return f.state is JobStatus.RECOVERING and f.reason.startswith(_NO_NODES)
 
 
 def _starting(f: Facts) -> Found | None:
@@ -169,7 +183,7 @@ def _starting(f: Facts) -> Found | None:
 
 def _recovering(f: Facts) -> Found | None:
     is_restoring = f.state is JobStatus.RUNNING and f.live is not None and f.live.is_recovering
-    if f.state is not JobStatus.RECOVERING and not is_restoring:
+    if (f.state is not JobStatus.RECOVERING and not is_restoring) or _lacks_nodes(f):
         return None
     if f.live is None:
         return Found(Condition.RECOVERING, f"Restarting for {length(f.now - f.since)}.", f.since)
@@ -212,12 +226,26 @@ def _slow(f: Facts) -> Found | None:
     worst = max(worth, key=lambda one: one.cost)
     gpus = f", as much as {worst.cost * f.world:.0f} of {f.world} GPUs" if worst.cost * f.world >= 1 else ""
     more = f" {_many(len(worth) - 1, 'more')}." if len(worth) > 1 else ""
-    sentence = f"{_named(worst)} makes every step {worst.cost:.0%} longer{gpus}.{more}"
+    lasts = f", for {length(f.now - worst.since)} so far" if worst.since is not None else ""
+    sentence = f"{_named(worst)} makes every step {worst.cost:.0%} longer{gpus}{lasts}.{more}"
     action = f"Test the node: `holdfast diagnose {worst.node or 'NODE'}`."
     remedy = Remedy.DIAGNOSE if worst.node else Remedy.BLAME
     return Found(
-        Condition.SLOW, sentence, f.since, action, basis=tuple(one.text for one in worth), remedy=remedy,
+        Condition.SLOW, sentence, worst.since or f.since, action, basis=tuple(one.text for one in worth), remedy=remedy,
         target=worst.node, rank=worst.rank if worst.rank >= 0 else None,
+    )  # fmt: skip
+
+
+def _store_down(f: Facts) -> Found | None:
+    if f.state is not JobStatus.RUNNING or f.store is None:
+        return None
+    risk = f" The loss of all nodes would cost {length(f.at_risk)} of work." if f.at_risk is not None else ""
+    sentence = f"Training continues, but for {length(f.now - f.store.opened)} {_ended(f.store.text)}{risk}"
+    action = f"Bring the checkpoint store back; incident {f.store.id} has its error."
+    doing = "Snapshots wait in memory and are uploaded later."
+    return Found(
+        Condition.AT_RISK, sentence, f.store.opened, action, doing, basis=_basis(f.store), remedy=Remedy.INCIDENT,
+        target=f.store.id,
     )  # fmt: skip
 
 
@@ -258,7 +286,8 @@ def _well(f: Facts) -> Found:
 
 
 _RULES: tuple[Callable[[Facts], Found | None], ...] = (
-    _failed, _stopped, _finished, _waiting, _starting, _recovering, _no_progress, _slow, _paused, _lost_all, _at_risk,
+    _failed, _stopped, _finished, _waiting, _starting, _recovering, _no_progress, _slow, _paused, _lost_all,
+    _store_down, _at_risk,
 )  # fmt: skip
 
 

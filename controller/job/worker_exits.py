@@ -25,7 +25,9 @@ class WorkerExits:
         if exited.generation != job.generation or job.state.ended:
             return []
         clean = exited.code == 0 and not exited.signal
-        self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.EXITED)
+        found = exit_finding(exited, node, now)
+        is_along = exited.ordered or found.secondary
+        self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.ENDED if is_along else RankState.EXITED)
         if clean:
             self.leavers.note(exited, node, self.c.ranks)
         if self.c.life.stage is Stage.ENDING:
@@ -35,7 +37,6 @@ class WorkerExits:
             done = Record("exit", f"{exited.job}:{exited.rank}", {"job": exited.job, "generation": exited.generation})
             echo = self.recovery.settling  # which may have come before the report of another node
             return [done, *self.finish_if_done(job, now), *(self._left_before(echo, job, now) if echo else [])]
-        found = exit_finding(exited, node, now)
         if self.c.life.stage is Stage.DRAINING:
             # The controller ended them; only an exit for another reason is evidence of the cause.
             live = self.c.book.live()

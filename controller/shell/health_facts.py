@@ -26,6 +26,7 @@ def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Insta
     state, job, wall, mono = brain.c, brain.c.job, at.wall, at.mono
     last, own, live = state.ledger.last, state.book.own(), state.book.live()
     failed = next((one for one in reversed(own) if one.state is IncidentState.FAILED), None)
+    store = next((one for one in own if one.is_open and one.cause.kind is t.FindingKind.STORE), None)
     waiting, up = state.life.waiting_since, state.life.up_at
     since = {
         JobStatus.PENDING: wall - (mono - waiting) if waiting is not None else job.submitted_at,
@@ -54,6 +55,7 @@ def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Insta
         at_risk=doc["at_risk"]["job"] if doc["at_risk"] else None,
         usual_recovery=_usual(own),
         pause=_pause(doc["pause"]),
+        store=_fault(store) if store is not None else None,
         slow=_slow(blame),
         doubtful=tuple((n.name, n.state.value) for n in nodes if n.state is not t.NodeState.HEALTHY),
         spares=sum(node.state is t.NodeState.SPARE for node in state.nodes.values()),
@@ -78,7 +80,9 @@ def _usual(incidents: list[Incident]) -> float | None:
 
 
 def _fault(incident: Incident) -> Fault:
-    cause = incident.cause
+    # A want of nodes is what came of it, not who it was.
+    cause = next((one for one in incident.findings if one.kind is not t.FindingKind.CAPACITY), incident.cause)
+    cause = cause if incident.cause.kind is t.FindingKind.CAPACITY else incident.cause
     name, start, _ = incident.phases[-1] if incident.phases else ("", incident.opened, None)
     return Fault(
         incident.id, cause.kind.value, cause.subject, cause.text, incident.opened, cause.node, incident.action, name,
@@ -101,7 +105,7 @@ def _slow(blame: Mapping[str, Any] | None) -> tuple[Slow, ...]:
     if blame is None:
         return ()
     return tuple(
-        Slow(one["rank"], one["peer"], one["node"], one["share"], one["text"])
+        Slow(one["rank"], one["peer"], one["node"], one["share"], one["text"], one.get("since"))
         for one in blame["culprits"]
         if not one["by_design"]
     )

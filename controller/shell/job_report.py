@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.base import log
 from holdfast.base.errors import ProtocolError
@@ -13,7 +14,7 @@ from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.goodput import DAY, HOUR, LOSSES, Account
 from holdfast.controller.state.model import Instant, Job
-from holdfast.controller.state.ranks import RANK_STATES, RankTable
+from holdfast.controller.state.ranks import RANK_STATES, RankState, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.plans import decode_plan
 
@@ -129,7 +130,7 @@ def ranks_doc(brain: JobBrain | None, at: Instant) -> Json:
         "tp": _coordinates(r.coordinate[:, 2]),
         "step": r.step.tolist(),
         "phase": r.phase.tolist(),
-        "state": r.state.tolist(),
+        "state": _states(brain, r).tolist(),
         "step_seconds": _column(r.median_step),
         "progress_age": _column(at.mono - r.progress_at),
         "mfu": _column(r.mfu),
@@ -142,6 +143,20 @@ def ranks_doc(brain: JobBrain | None, at: Instant) -> Json:
         "operations": operations,
         "sizes": list(r.sizes) if r.sizes else None,
     }
+
+
+def _states(brain: JobBrain | None, table: RankTable) -> npt.NDArray[np.int64]:
+    """As the workers' agents reported them; lost where the node is."""
+    states: npt.NDArray[np.int64] = table.state.copy()
+    if brain is None:
+        return states
+    job, nodes = brain.c.job, brain.c.nodes
+    for name in job.nodes:
+        if name in nodes and nodes[name].state is t.NodeState.LOST and not job.state.ended:
+            ranks = job.ranks_on(name)
+            part = states[ranks.start : ranks.stop]
+            part[part != RANK_STATES.index(RankState.DONE)] = RANK_STATES.index(RankState.LOST)
+    return states
 
 
 def metrics_doc(brain: JobBrain, doc: Json, blame: Json, at: Instant) -> Json:

@@ -17,6 +17,10 @@ class RankState(StrEnum):
     STALLED = "stalled"
     EXITED = "exited"
     DONE = "done"
+    ENDED = "ended"
+    """Along with the job: by the controller, or because another rank was gone."""
+    LOST = "lost"
+    """With its node. Of reports only: whether it runs is not known."""
 
 
 RANK_STATES = tuple(RankState)

@@ -36,7 +36,7 @@ function show() {
   byId("health").dataset.level = LEVEL[health?.condition] ?? "none";
   byId("health").dataset.condition = health?.condition ?? "";
   setText(byId("health-sentence"), sentence);
-  setText(byId("health-action"), state.then ? "" : (health?.action ?? NO_JOB));
+  fill(byId("health-action"), ...withCode(state.then ? "" : (health?.action ?? NO_JOB)));
   setText(byId("health-doing"), health ? doing(health) : "");
   setText(byId("job-name"), job?.name ?? "no job");
   setText(byId("job-shape"), job ? `${count(job.world_size)} ranks on ${count(job.nnodes)} nodes` : "");
@@ -51,6 +51,9 @@ function show() {
   if (key !== said) announce(`${job?.name ?? ""}: ${sentence} ${health?.action ?? ""}`);
   said = key;
 }
+
+/** "Try `this`." as text with the command set off. */
+const withCode = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
 function doing({ doing: what, usual_s: usual }) {
   const takes = known(usual) ? `usually takes ${seconds(usual)}` : "";

@@ -7,11 +7,11 @@ import { colour, mix } from "../base/theme.js";
 export const CATEGORY = {
   running: "ok", healthy: "ok", spare: "idle", finished: "idle", done: "idle", joining: "busy", cordoned: "warn",
   pending: "busy", starting: "busy", restoring: "busy", recovering: "busy", waiting: "wait", suspect: "warn", slow: "warn",
-  hung: "bad", stopped: "bad", exited: "bad", killed: "bad", failed: "bad", faulty: "bad", lost: "bad", dead: "bad",
+  ended: "ended", hung: "bad", stopped: "bad", exited: "bad", killed: "bad", failed: "bad", faulty: "bad", lost: "bad", dead: "bad",
 };
-export const WORST_FIRST = ["bad", "warn", "wait", "busy", "ok", "idle"];
+export const WORST_FIRST = ["bad", "warn", "wait", "busy", "ok", "ended", "idle"];
 // Many ranks wait when one fails: the one stands out more, and has a ring.
-export const CELL = { ok: "ok-cell", busy: "busy-cell", wait: "wait-cell", warn: "warn", bad: "bad", idle: "idle" };
+export const CELL = { ok: "ok-cell", busy: "busy-cell", wait: "wait-cell", warn: "warn", bad: "bad", ended: "idle", idle: "idle" };
 const WORKING = new Set(["train", "eval", "done"]);
 const LEVELS = 48; // colours of the step-time scale
 export const UNKNOWN = LEVELS; // the place after the scale
@@ -46,7 +46,7 @@ export function paint(ranks, cats, by) {
 }
 
 function byState(cats) {
-  return { palette: WORST_FIRST.map((cat) => colour(CELL[cat])), index: cats };
+  return { palette: WORST_FIRST.map((cat) => colour(CELL[cat])), index: cats, hatched: WORST_FIRST.indexOf("ended") };
 }
 
 function byTime(ranks) {

@@ -11,6 +11,7 @@ export function sparkline(at, line, from, until) {
   const inside = [];
   for (let i = 0; i < (at?.length ?? 0); i++) if (at[i] >= from && at[i] <= until + 60 && known(line[i])) inside.push([at[i], line[i]]);
   if (inside.length < 2) return [];
+  inside.sort((a, b) => a[0] - b[0]); // steps that were done again come by number
   const start = Math.min(inside[0][0], until - 60); // a young job fills the width
   const values = inside.map(([, value]) => value);
   const [low, high] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);

@@ -14,7 +14,7 @@ import { on, state } from "../base/store.js";
 import { colour } from "../base/theme.js";
 
 const MEANING = {
-  ok: "running", busy: "starting, restoring or saving", wait: "waiting for others", warn: "suspect", bad: "failed", idle: "idle",
+  ok: "running", busy: "starting, restoring or saving", wait: "waiting for others", warn: "suspect", bad: "failed", ended: "ended along", idle: "idle",
 };
 const canvas = byId("mesh-canvas");
 const tip = byId("mesh-tip");
@@ -243,7 +243,8 @@ function showLegend() {
   }
   legend.replaceChildren(...WORST_FIRST.toReversed().filter((cat) => tally[cat]).map((cat) => {
     const swatch = make("i");
-    swatch.style.background = colour(CELL[cat]);
+    const ink = colour(CELL[cat]);
+    swatch.style.background = cat === "ended" ? `repeating-linear-gradient(135deg, ${ink} 0 2px, transparent 2px 4px)` : ink;
     return make("span", {}, swatch, `${MEANING[cat]} ${count(tally[cat])}`);
   }));
 }

@@ -3,7 +3,7 @@
 
 import { failed } from "../drawing/colours.js";
 import { count, seconds } from "../base/format.js";
-import { colour, inkOn, pixel } from "../base/theme.js";
+import { colour, inkOn, mix, pixel } from "../base/theme.js";
 
 const LABEL = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_RINGS = 64;
@@ -17,6 +17,7 @@ export function paintCells(scene, image, ratio) {
   const scale = view.scale * ratio;
   const gap = gapOf(scene) * ratio;
   const inks = paint.palette.map(pixel);
+  const pale = pixel(mix(colour("idle"), colour("surface"), 0.35));
   const [left, top] = [Math.round((gutter.left - 3) * ratio), Math.round((gutter.top - 3) * ratio)];
   const [wide, high] = [layout.w * scale - gap, layout.h * scale - gap];
   const [ox, oy] = [view.x * ratio, view.y * ratio];
@@ -29,9 +30,16 @@ export function paintCells(scene, image, ratio) {
     const x1 = Math.min(width, Math.max(Math.round(x) + 1, Math.round(x + wide)));
     const y1 = Math.min(height, Math.max(Math.round(y) + 1, Math.round(y + high)));
     if (x0 >= x1) continue;
-    const colour = inks[index[i]];
-    for (let row = y0; row < y1; row++) pixels.fill(colour, row * width + x0, row * width + x1);
+    const ink = inks[index[i]];
+    if (index[i] === paint.hatched) hatch(pixels, width, [x0, y0, x1, y1], ink, pale, wide < 12 * ratio ? 3 : Math.round(7 * ratio));
+    else for (let row = y0; row < y1; row++) pixels.fill(ink, row * width + x0, row * width + x1);
   }
+}
+
+/** Stripes: another shape for what was only ended along. */
+function hatch(pixels, width, [x0, y0, x1, y1], ink, pale, period) {
+  for (let row = y0; row < y1; row++)
+    for (let x = x0; x < x1; x++) pixels[row * width + x] = (x + row) % period < period / 2 ? ink : pale;
 }
 
 /** What is drawn over the cells: texts where there is room, rings around what is bad, the axes. */
@@ -71,7 +79,8 @@ function drawTexts(context, scene, cw, ch, width, height) {
     if (scene.isPast) continue; // what each did then is not kept
     context.font = LABEL;
     const doing = ranks.states[ranks.state[i]] === "running" ? seconds(ranks.step_seconds[i]) : ranks.states[ranks.state[i]];
-    context.fillText(`step ${count(ranks.step[i])} · ${doing}`, x + 10, y + ch / 2 + 9, cw - 16);
+    const step = ranks.step[i] < 0 ? "no step" : `step ${count(ranks.step[i])}`;
+    context.fillText(`${step} · ${doing}`, x + 10, y + ch / 2 + 9, cw - 16);
   }
 }
 

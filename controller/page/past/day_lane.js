@@ -49,7 +49,7 @@ export function rowAt({ at, end }, time) {
 async function poll() {
   const until = laneEnd(past(), now());
   const fresh = await get(until < now() - 1 ? `/job/day?until=${until}` : "/job/day");
-  day = { ...fresh, since: laneStart(fresh) };
+  day = { ...fresh, since: laneStart(fresh), isOver: until < now() - 1 };
   redraw();
   speak();
 }
@@ -149,7 +149,7 @@ function speak() {
   canvas.setAttribute("aria-valuetext", past() === null ? `now: ${told}` : `${timeOf(at)}: ${told}`);
   const span = day.until - day.since;
   const long = span > DAY_S - 60 ? "24 h" : seconds(span);
-  setText(byId("lane-about"), day.until < now() - 120 ? `${long} to ${timeOf(day.until)}` : long);
+  setText(byId("lane-about"), day.isOver ? `${long} to ${timeOf(day.until)}` : long);
 }
 
 function go(time) {

@@ -33,8 +33,13 @@ def status(
         raise UsageError("--at and --watch: the past does not change, choose one")
     if at:
         return then.show(client, at, as_json)
-    if watch:
-        return _watch(client, as_json)
+    try:
+        return _watch(client, as_json) if watch else _once(client, as_json)
+    except Unavailable as error:
+        raise Unavailable(f"{error}; training does not depend on it") from None
+
+
+def _once(client: Client, as_json: bool) -> int:
     found = client.status()
     if as_json:
         output.print_json(found)
@@ -59,6 +64,6 @@ def _watch(client: Client, as_json: bool) -> int:
         try:
             return overview(client.status(), console, height)
         except Unavailable as error:  # the controller may be restarting
-            return Text(output.shown(error))
+            return Text(output.shown(f"{error}; training does not depend on it"))
 
     keep_showing(shown, PERIOD_S)

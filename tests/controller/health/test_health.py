@@ -141,6 +141,33 @@ def test_a_failed_job_without_an_incident_says_its_reason() -> None:
             "Training continues, but rank 3 on node1: no frame for 3 s.",
             NOTHING,
         ),
+        (
+            replace(
+                WELL,
+                at_risk=300.0,
+                store=Fault(
+                    "i4",
+                    "store",
+                    "store",
+                    "checkpoints of job j1 cannot be stored: No space left on device",
+                    NOW - 40,
+                    "",
+                    "alert",
+                    "",
+                    NOW - 40,
+                ),
+            ),
+            "at risk",
+            "Training continues, but for 40 s checkpoints of job j1 cannot be stored: No space left on device. "
+            "The loss of all nodes would cost 5 min of work.",
+            "Bring the checkpoint store back; incident i4",
+        ),
+        (
+            replace(WELL, slow=(replace(SLOW, since=NOW - 600.0),)),
+            "slow",
+            "Rank 6 on node1 makes every step 7% longer, as much as 4 of 64 GPUs, for 10 min so far.",
+            "holdfast diagnose node1",
+        ),
         (replace(WELL, at_risk=2 * 3600.0), "at risk", "2 h of work are not stored", "holdfast checkpoint list"),
     ],
 )
@@ -157,7 +184,7 @@ def test_a_pause_is_no_lack_of_progress_and_noise_is_reported_nowhere() -> None:
     paused = replace(WELL, stepped_at=NOW - 400, pause=Pause("idle", "rank 0 waits for a lock", NOW - 400, None, 90.0))
     assert lead(paused)[0] == "paused"
     assert "Here it took up to 90 s before." in lead(paused)[1]
-    assert lead(replace(WELL, slow=(replace(SLOW, cost=0.019),)))[0] == "well"
+    assert lead(replace(WELL, slow=(replace(SLOW, cost=0.009),)))[0] == "well"
 
 
 def test_steps_that_take_long_are_waited_for() -> None:

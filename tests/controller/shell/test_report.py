@@ -159,6 +159,24 @@ def test_a_job_that_failed_says_why(reported: Any) -> None:
     assert "ValueError: bad batch" in job["reason"]
 
 
+def states(report: Report) -> list[str]:
+    ranks = report.ranks()
+    return [ranks["states"][state] for state in ranks["state"]]
+
+
+def test_who_was_only_ended_along_is_no_culprit(reported: Any) -> None:
+    v = failed()
+    found = states(reported(v))
+    assert found == ["exited"] + ["ended"] * 7
+
+
+def test_ranks_of_a_lost_node_are_lost_and_those_ended_for_it_are_not(reported: Any) -> None:
+    v = training()
+    v.lose_node("node1")
+    v.run(20.0)
+    assert states(reported(v)) == ["ended"] * 4 + ["lost"] * 4
+
+
 def test_traffic_of_an_unknown_node(reported: Any) -> None:
     report = reported(training())
     with pytest.raises(KeyError):

@@ -12,8 +12,8 @@ from holdfast.cli.common.output import Json
 LONG_S = 10.0
 LONG_STEPS = 8.0
 """Without progress for longer than both, a rank counts as silent: between two steps every rank is for a moment."""
-_STATES = ("done", "running", "healthy", "spare", "ended", "unknown", "joining", "cordoned", "suspect", "stalled", "exited",
-           "lost", "faulty")  # fmt: skip
+_STATES = ("done", "running", "healthy", "spare", "ended", "unknown", "joining", "cordoned", "suspect", "stalled",
+           "exited", "lost", "faulty")  # fmt: skip
 """Of ranks and nodes, the worst last."""
 
 

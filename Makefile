@@ -1,4 +1,4 @@
-# `make demo` shows everything on this machine; `make test lint proto-check wheel-check` is what CI runs.
+# `make demo` shows everything on this machine; `make test lint page-check proto-check wheel-check` is what CI runs.
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -12,7 +12,7 @@ SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 
   --then -m "slow and calm" -- -m "slow and not aside and not calm"
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
-.PHONY: setup demo test fast gallery lint format docs proto proto-check wheel-check clean
+.PHONY: setup demo test fast gallery lint format docs proto proto-check page-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -62,6 +62,9 @@ proto: setup
 
 proto-check: setup
 	bash .ci/proto-check "$(CURDIR)/$(BIN)"
+
+page-check: setup
+	bash .ci/page-check "$(CURDIR)/$(BIN)"
 
 wheel-check: setup
 	bash .ci/wheel-check "$(CURDIR)/$(BIN)/python"

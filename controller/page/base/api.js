@@ -5,7 +5,7 @@ import { byId, make } from "./dom.js";
 import { pinned } from "./router.js";
 
 const KEY = "holdfast-token";
-const OF_A_JOB = /^\/(?:job\/(plan|stop|restart|stacks|checkpoint|logs)|(ranks|steps|blame|spans|timeline))\b/;
+const OF_A_JOB = /^\/(?:job\/(plan|hour|day|then|stop|restart|stacks|checkpoint|logs)|(ranks|steps|blame|spans|timeline))\b/;
 const SILENCE_MS = 25_000; // the controller says something every 10 s
 let asking = null;
 
@@ -26,7 +26,7 @@ function askToken(wrong) {
   if (wrong) byId("token-why").textContent = "The controller did not accept this token.";
   byId("token-input").value = "";
   dialog.showModal();
-  return new Promise((done) => {
+  return new Promise((/** @type {(value?: undefined) => void} */ done) => {
     dialog.oncancel = (event) => event.preventDefault();
     dialog.onclose = () => {
       sessionStorage.setItem(KEY, byId("token-input").value.trim());
@@ -98,6 +98,7 @@ async function parseLarge(answer) {
   });
 }
 
+/** @param {string} path @param {any} body */
 export async function post(path, body = null) {
   const sent = body === null ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   return read(await request(address(path), { method: "POST", ...sent }));
@@ -120,6 +121,7 @@ export async function listen(path, handlers, heard, signal) {
   try {
     const answer = await request(`/api/v1${path}`, { signal: abort.signal });
     if (!answer.ok) await read(answer);
+    if (!answer.body) throw new Error("the controller answered with nothing");
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -129,7 +131,7 @@ export async function listen(path, handlers, heard, signal) {
       watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
       heard();
       const messages = (rest + value).split("\n\n");
-      rest = messages.pop();
+      rest = messages.pop() ?? "";
       for (const message of messages) dispatch(message, handlers);
     }
   } finally {

@@ -1,8 +1,17 @@
 // Building elements. Text always goes in as text, never as markup: log lines and names come from outside.
 
+/** The element of index.html with this id. Its kind is what that file says: any is given, so that callers need no cast.
+ * @param {string} id @returns {any} */
 export const byId = (id) => document.getElementById(id);
 
-/** make("span", {class: "x", onclick: f}, child, "text") */
+/** Elements of index.html, as `byId`.
+ * @param {string} selector @returns {any[]} */
+export const all = (selector) => [...document.querySelectorAll(selector)];
+
+/** make("span", {class: "x", onclick: f}, child, "text"); of what is null or false nothing is made.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag @param {Record<string, any>} attributes @param {(Node | string | null | undefined)[]} children
+ * @returns {HTMLElementTagNameMap[K]} */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
@@ -10,7 +19,7 @@ export function make(tag, attributes = {}, ...children) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children) if (child !== null && child !== undefined) element.append(child);
   return element;
 }
 

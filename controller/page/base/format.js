@@ -1,7 +1,10 @@
 // Numbers as readable text. Unknown is a dash.
 
 const DASH = "–";
+/** @type {[number, string][]} */
+const UNITS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 const plain = new Intl.NumberFormat("en-US");
+/** @param {any} value @returns {value is number} */
 export const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 export const count = (value) => (known(value) ? plain.format(value) : DASH);
@@ -9,7 +12,7 @@ export const count = (value) => (known(value) ? plain.format(value) : DASH);
 export function short(value) {
   if (!known(value)) return DASH;
   const size = Math.abs(value);
-  for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [limit, unit] of UNITS) {
     if (size >= limit) return `${digits(value / limit)} ${unit}`;
   }
   return digits(value);

@@ -18,7 +18,7 @@ let offered = ""; // the remedy that the button is for
 
 /** The health of the job at the time that is shown; null where nothing is known. */
 export function healthShown() {
-  return (state.then ? state.then.health : state.status?.job?.health) ?? null;
+  return (state.past ? state.past.health : state.status?.job?.health) ?? null;
 }
 
 /** The ranks that the conditions of the job name as culprits. */
@@ -32,18 +32,18 @@ function show() {
   if (!status) return;
   const { job } = status;
   const health = healthShown();
-  const sentence = state.then?.problem ?? health?.sentence ?? "No job yet.";
+  const sentence = state.past?.problem ?? health?.sentence ?? "No job yet.";
   byId("health").dataset.level = LEVEL[health?.condition] ?? "none";
   byId("health").dataset.condition = health?.condition ?? "";
   setText(byId("health-sentence"), sentence);
-  fill(byId("health-action"), ...withCode(state.then ? "" : (health?.action ?? NO_JOB)));
+  fill(byId("health-action"), ...withCode(state.past ? "" : (health?.action ?? NO_JOB)));
   setText(byId("health-doing"), health ? doing(health) : "");
   setText(byId("job-name"), job?.name ?? "no job");
   setText(byId("job-shape"), job ? `${count(job.world_size)} ranks on ${count(job.nnodes)} nodes` : "");
   fill(byId("health-others"), ...(health?.others ?? []).map(other));
   byId("health-basis").hidden = !health?.basis?.length;
   fill(byId("health-basis-list"), ...(health?.basis ?? []).map((text) => make("li", {}, text)));
-  offer(state.then ? null : health);
+  offer(state.past ? null : health);
   const condition = health?.condition ?? "no job";
   document.title = `${condition}${job ? ` · step ${count(job.step)} · ${job.name}` : ""} · ${VIEWS[route.view]} · Holdfast`;
   // Its figures change with every step: it is read aloud when the condition or the culprit does.

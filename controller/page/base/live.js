@@ -63,7 +63,7 @@ function shown() {
     const look = () => {
       if (document.hidden) return;
       document.removeEventListener("visibilitychange", look);
-      done();
+      done(undefined);
     };
     document.addEventListener("visibilitychange", look);
   });
@@ -73,8 +73,9 @@ function shown() {
 function from() {
   const { job, step } = state.steps;
   const parts = new URLSearchParams();
-  if (pinned()) parts.set("job", pinned());
-  if (job && step.length) parts.set("since", step.at(-1));
+  const wanted = pinned();
+  if (wanted) parts.set("job", wanted);
+  if (job && step.length) parts.set("since", String(step.at(-1)));
   if (job && step.length) parts.set("since_job", job);
   return parts.size ? `?${parts}` : "";
 }
@@ -128,7 +129,7 @@ function takeSteps(rows) {
   if (rows.job !== undefined && rows.job !== steps.job) resetSteps(rows.job);
   for (let i = 0; i < rows.step.length; i++) {
     // A step that is not after the last one: the job went back to a snapshot and does it again.
-    while (steps.step.length && steps.step.at(-1) >= rows.step[i]) for (const column of COLUMNS) steps[column].pop();
+    while (steps.step.length && steps.step[steps.step.length - 1] >= rows.step[i]) for (const column of COLUMNS) steps[column].pop();
     for (const column of COLUMNS) steps[column].push(rows[column][i]);
   }
   const surplus = steps.step.length - MOST_STEPS;
@@ -136,6 +137,7 @@ function takeSteps(rows) {
   notify("steps");
 }
 
+/** @type {{ places: any, now: any, more: any }} */
 const parts = { places: null, now: null, more: null }; // of the ranks, as they came last
 
 async function pollPlaces() {

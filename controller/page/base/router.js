@@ -1,7 +1,7 @@
 // Which view is shown, in step with the address: #/overview?rank=5, #/slow?step=40, #/nodes/n2. Each panel names the
 // views that it is part of; a view is the panels that name it. The overview shows the mesh flat or in three dimensions.
 
-import { byId, setText } from "./dom.js";
+import { all, byId, setText } from "./dom.js";
 import { notify } from "./store.js";
 
 export const VIEWS = {
@@ -12,6 +12,7 @@ export const VIEWS = {
   run: "Run",
   runbook: "Runbook",
 };
+/** @type {{ view: string, id: string | null, query: Record<string, string | undefined> }} */
 export const route = { view: "overview", id: null, query: {} };
 // Addresses that were sent around earlier.
 const OLD = { rank: "ranks", node: "nodes", incident: "incidents" };
@@ -70,10 +71,11 @@ export function isShown(view) {
   return route.view === "overview" && (route.query.mesh === "3d") === (view === "mesh3d");
 }
 
-/** The address of a view, for the same job and time. Parts of the query that are null are left out. */
+/** The address of a view, for the same job and time. Parts of the query that are null are left out.
+ * @param {string} view @param {string | number | null} id @param {Record<string, any>} query */
 export function link(view, id = null, query = {}) {
   const known = Object.entries({ ...kept(), ...query }).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const search = new URLSearchParams(known).toString();
+  const search = new URLSearchParams(known.map(([name, value]) => [name, String(value)])).toString();
   return `#/${view}${id === null ? "" : `/${encodeURIComponent(id)}`}${search && `?${search}`}`;
 }
 
@@ -88,10 +90,10 @@ function follow(moved) {
   const [before, job] = [route.view, pinned()];
   Object.assign(route, parse(location.hash));
   document.body.dataset.view = route.view;
-  for (const panel of document.querySelectorAll("[data-views]")) {
+  for (const panel of all("[data-views]")) {
     panel.toggleAttribute("data-away", !panel.dataset.views.split(" ").some(isShown));
   }
-  for (const each of document.querySelectorAll("#views a")) {
+  for (const each of all("#views a")) {
     each.href = link(each.dataset.view);
     if (each.dataset.view === route.view) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
@@ -108,7 +110,7 @@ function follow(moved) {
 export function startRouter() {
   // A link to a place in the page would be taken for an address of a view.
   byId("skip").addEventListener("click", () => {
-    document.querySelector('[data-views]:not([data-away]) :is(a, button, input, [tabindex="0"])')?.focus();
+    all('[data-views]:not([data-away]) :is(a, button, input, [tabindex="0"])')[0]?.focus();
   });
   addEventListener("hashchange", () => follow(true));
   follow(false);

@@ -57,6 +57,7 @@ export function subjectLink(subject) {
 }
 
 function fromAddress() {
+  /** @type {any} */
   const found = { ...route.query };
   for (const [kind, view] of Object.entries(HOME)) if (route.view === view && route.id !== null) found[kind] = route.id;
   const rank = Number(found.rank);

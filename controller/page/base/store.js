@@ -1,6 +1,11 @@
 // The page's state, and its subscribers. Views read `state`; live.js and select.js write it, and each
 // view what only it asks for.
 
+/** @type {{
+ *   status: Api.Status | null, ranks: any, nodes: Api.NodeBrief[], incidents: Map<string, Api.Incident>,
+ *   steps: Api.Steps & { job: string | null }, blame: Api.BlameBrief | null, blamed: any, past: any, heat: any,
+ *   selected: { rank: number | null, node: string | null, incident: string | null },
+ *   connection: { state: string, since: number, retryAt: number }, skew: number }} */
 export const state = {
   status: null, // as /api/v1/status, nodes and incidents merged in
   ranks: null, // as /api/v1/ranks, columns maybe Float64Array
@@ -9,7 +14,7 @@ export const state = {
   steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [] },
   blame: null, // as /api/v1/blame/newest
   blamed: null, // as /api/v1/blame, once it was opened
-  then: null, // as /api/v1/job/then, while the address names a time; with `problem` where nothing is kept of it
+  past: null, // as /api/v1/job/then, while the address names a time; with `problem` where nothing is kept of it
   heat: null, // as /api/v1/blame/heat, while the view Slow is shown
   selected: { rank: null, node: null, incident: null },
   connection: { state: "connecting", since: 0, retryAt: 0 },

@@ -40,7 +40,7 @@ export function startTheme() {
 /** [red, green, blue] of a colour as #rgb, #rrggbb or rgb(...). */
 export function channels(css) {
   if (!css.startsWith("#")) return css.match(/\d+/g).slice(0, 3).map(Number);
-  const digits = css.length === 4 ? [...css.slice(1)].map((digit) => digit + digit) : css.slice(1).match(/../g);
+  const digits = css.length === 4 ? Array.from(css.slice(1), (digit) => digit + digit) : css.slice(1).match(/../g);
   return digits.map((pair) => parseInt(pair, 16));
 }
 

@@ -17,6 +17,7 @@ export class Chart {
     this.y = [];
     this.marks = []; // [{x, colour}]
     this.cursor = null; // x under the pointer, shared between charts
+    /** @type {(x: number | null) => void} */
     this.onCursor = () => {};
     this.redraw = framed(() => this.draw());
     new ResizeObserver(this.redraw).observe(canvas);
@@ -50,13 +51,14 @@ export class Chart {
     const { context, width: full, height: tall } = fit(this.canvas);
     context.clearRect(0, 0, full, tall);
     const [width, height] = [full - PAD.left - PAD.right, tall - PAD.top - PAD.bottom];
-    const [low, high] = this.range();
-    if (width < 20 || height < 20 || low === null) return;
+    const range = this.range();
+    if (width < 20 || height < 20 || range === null) return;
+    const [low, high] = range;
     const [x0, x1] = [this.x[0], Math.max(this.x.at(-1), this.x[0] + 1)];
-    const frame = { left: PAD.left, top: PAD.top, width, height, x0, x1, low, high };
+    const px = (x) => PAD.left + ((x - x0) / (x1 - x0)) * width;
+    const py = (y) => PAD.top + height - ((y - low) / (high - low)) * height;
+    const frame = { left: PAD.left, top: PAD.top, width, height, x0, x1, low, high, px, py };
     this.frame = frame;
-    frame.px = (x) => frame.left + ((x - x0) / (x1 - x0)) * width;
-    frame.py = (y) => frame.top + height - ((y - low) / (high - low)) * height;
     context.font = FONT;
     this.drawGrid(context, frame);
     this.drawMarks(context, frame);
@@ -66,9 +68,10 @@ export class Chart {
 
   range() {
     const values = this.y.filter(known);
-    if (!values.length) return [null, null];
+    if (!values.length) return null;
     const sorted = Float64Array.from(values).sort();
-    let [low, high] = [sorted[0], sorted.at(-1)];
+    const low = sorted[0];
+    let high = sorted[sorted.length - 1];
     if (this.options.cap) high = Math.min(high, sorted[sorted.length >> 1] * this.options.cap);
     const room = (high - low) * 0.08 || Math.abs(high) * 0.05 || 1;
     return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];

@@ -15,7 +15,15 @@ export const timings = []; // milliseconds of scripting per frame
 export class HeatMap {
   /** options: {describe(column, row) -> [title, rows of pairs], choose(column, row)} */
   constructor(canvas, tip, options) {
-    Object.assign(this, { canvas, tip, options, data: null, cursor: null, hover: null });
+    this.canvas = canvas;
+    this.tip = tip;
+    this.options = options;
+    /** @type {any} */
+    this.data = null;
+    /** @type {{ column: number, row: number } | null} */
+    this.cursor = null;
+    /** @type {{ column: number, row: number } | null} */
+    this.hover = null;
     this.view = { x0: 0, x1: 1, y0: 0, y1: 1 }; // the part of all cells that is seen
     this.redraw = framed(() => this.draw());
     new ResizeObserver(this.redraw).observe(canvas);
@@ -137,9 +145,9 @@ export class HeatMap {
   drawCursor(context, box) {
     const { first, last, top, bottom } = this.range();
     const [pitchX, pitchY] = [box.width / (last - first), box.height / (bottom - top)];
-    for (const [cell, ink, line] of [
-      [this.hover, "text", 1],
-      [this.cursor, "accent", 2.5],
+    for (const { cell, ink, line } of [
+      { cell: this.hover, ink: "text", line: 1 },
+      { cell: this.cursor, ink: "accent", line: 2.5 },
     ]) {
       if (!cell || cell.column + 1 <= first || cell.column >= last || cell.row + 1 <= top || cell.row >= bottom)
         continue;
@@ -267,6 +275,7 @@ export class HeatMap {
   /** The worst cells in turn. */
   nextWorst() {
     const { columns, level, palette, passed } = this.data;
+    /** @type {number[][]} */
     const at = Array.from(palette, () => []); // by level, no more than are looked at
     for (let cell = 0; cell < level.length; cell++) {
       if (at[level[cell]].length < MOST_WORST && !passed?.[Math.floor(cell / columns.length)]) at[level[cell]].push(cell);

@@ -4,6 +4,7 @@
 export function groupsOf(ranks, at) {
   if (!ranks.sizes || at < 0) return null;
   const { pp, dp, tp } = ranks;
+  /** @type {{ tp: number[], dp: number[], pp: number[] }} */
   const found = { tp: [], dp: [], pp: [] };
   for (let i = 0; i < ranks.rank.length; i++) {
     const [p, d, t] = [pp[i] === pp[at], dp[i] === dp[at], tp[i] === tp[at]];
@@ -42,7 +43,7 @@ export function peerOf(ranks, at, named) {
 /** A few ranks of a large mesh that are worth seeing together: one rank's pipeline and its tensor group. */
 export function company(ranks, at) {
   const groups = groupsOf(ranks, Math.max(0, at));
-  if (!groups) return [...ranks.rank.slice(0, 16)];
+  if (!groups) return Array.from(ranks.rank.slice(0, 16));
   return [...new Set([...groups.pp, ...groups.tp])]
     .map((i) => ranks.rank[i])
     .sort((a, b) => a - b)

@@ -135,6 +135,7 @@ function tick() {
   for (const piece of document.querySelectorAll(".phases span[data-open]")) time(piece.parentElement);
   for (const [id, { card }] of cards) {
     const incident = state.incidents.get(id);
+    if (!incident) continue; // of the job that the page was about before
     setText(card.querySelector("time"), now() - incident.opened < 3600 ? ago(now() - incident.opened) : clock(incident.opened));
   }
 }

@@ -1,7 +1,7 @@
 // The stacks of all workers as one call tree, requested by a button or by the address: #/incidents?show=stacks.
 
 import { post } from "../base/api.js";
-import { byId, fill, make, setText } from "../base/dom.js";
+import { byId, fill, setText } from "../base/dom.js";
 import { clock, count } from "../base/format.js";
 import { replace, route } from "../base/router.js";
 import { on } from "../base/store.js";
@@ -22,7 +22,7 @@ export function startStacks() {
   byId("stacks-ask").addEventListener("click", ask);
   on("route", () => {
     if (route.view !== "incidents" || route.query.show !== "stacks") return;
-    const { show, ...others } = route.query;
+    const { show: _, ...others } = route.query;
     replace(route.id, others); // once: not again with every change of the address
     ask();
     byId("stacks-ask").scrollIntoView({ block: "center" });

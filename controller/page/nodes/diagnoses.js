@@ -49,7 +49,7 @@ function build() {
   });
   const names = make("datalist", { id: "do-names" });
   const suggest = () => {
-    const [, before, word] = /^(.*?)([^\s,]*)$/.exec(nodes.value);
+    const [, before = "", word = ""] = /^(.*?)([^\s,]*)$/.exec(nodes.value) ?? [];
     const fitting = Object.keys(state.status?.nodes ?? {})
       .filter((name) => name.startsWith(word))
       .slice(0, SUGGESTED);

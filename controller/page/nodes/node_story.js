@@ -2,7 +2,7 @@
 
 import { get } from "../base/api.js";
 import { byId, fill, make, setText } from "../base/dom.js";
-import { clock, count, known, percent, short } from "../base/format.js";
+import { clock, known, short } from "../base/format.js";
 import { newestFirst } from "../incidents/incidents.js";
 import { whileShown } from "../base/live.js";
 import { link, route } from "../base/router.js";

@@ -17,7 +17,7 @@ const redraw = framed(draw);
 
 /** States by node: now, or at the time that is shown. */
 function statesShown() {
-  const { then } = state;
+  const { past: then } = state;
   if (!then || then.problem) return state.status?.nodes ?? {};
   return Object.fromEntries(state.nodes.map(({ name }) => [name, then.doubtful[name] ?? "healthy"]));
 }
@@ -101,9 +101,10 @@ export function startNodes() {
   list.append(height);
   on("nodes then", arrange);
   on("selected", redraw);
+  /** @type {Record<string, string> | null} */
   let states = null;
   on("status", () => {
-    if (state.status.nodes === states || route.view !== "nodes") return;
+    if (!state.status || state.status.nodes === states || route.view !== "nodes") return;
     states = state.status.nodes;
     arrange();
   });

@@ -16,7 +16,9 @@ export function periodOf(nic, span) {
   for (let i = 0; i < series.length; i++) series[i] -= mean;
   const power = correlation(series, 0);
   if (power === 0) return null;
-  let [best, found] = [CLEAR, null];
+  let best = CLEAR;
+  /** @type {number | null} */
+  let found = null;
   let [before, here] = [correlation(series, SHORTEST - 1) / power, correlation(series, SHORTEST) / power];
   for (let lag = SHORTEST; lag < series.length / 2; lag++) {
     const after = correlation(series, lag + 1) / power;

@@ -74,7 +74,7 @@ function peakOf(nic) {
 function niceRate(perMs) {
   const bits = perMs * 8000;
   const power = 10 ** Math.floor(Math.log10(bits));
-  return ([1, 2, 2.5, 4, 5, 8, 10].find((f) => f * power >= bits) * power) / 8000;
+  return (([1, 2, 2.5, 4, 5, 8].find((f) => f * power >= bits) ?? 10) * power) / 8000;
 }
 
 function drawLane(context, nic, { top, lane, width, begin, peak, full }) {
@@ -89,7 +89,7 @@ function drawLane(context, nic, { top, lane, width, begin, peak, full }) {
     context.fillStyle = colour("muted");
     context.fillText(`${bitRate(peak * 8000)} full`, 12, middle + 8, PAD.left - 18);
   }
-  for (const [column, sign, name] of [["tx", -1, "send"], ["rx", 1, "receive"]]) {
+  for (const { column, sign, name } of [{ column: "tx", sign: -1, name: "send" }, { column: "rx", sign: 1, name: "receive" }]) {
     const highest = new Float32Array(Math.ceil(width) + 1);
     for (let i = 0; i < nic.t.length; i++) {
       const x = Math.round(((nic.t0 + nic.t[i] - begin) / (WINDOW_S * 1000)) * width);
@@ -111,9 +111,11 @@ function drawSteps(context, { width, tall, begin, end }) {
   const { at } = state.steps;
   context.fillStyle = colour("accent");
   context.globalAlpha = 0.45;
-  for (let i = at.length - 1; i >= 0 && at[i] * 1000 > begin; i--) {
-    if (at[i] * 1000 > end) continue;
-    context.fillRect(Math.round(PAD.left + ((at[i] * 1000 - begin) / (end - begin)) * width), PAD.top, 1, tall - PAD.top - PAD.bottom);
+  for (let i = at.length - 1; i >= 0; i--) {
+    const ended = (at[i] ?? 0) * 1000;
+    if (ended <= begin) break;
+    if (ended > end) continue;
+    context.fillRect(Math.round(PAD.left + ((ended - begin) / (end - begin)) * width), PAD.top, 1, tall - PAD.top - PAD.bottom);
   }
   context.globalAlpha = 1;
 }

@@ -35,7 +35,7 @@ function show() {
   const text = parts.map((part) => part.outerHTML).join("");
   if (text === drawn) return; // keeps focus, and the reader's place
   drawn = text;
-  const focused = document.activeElement?.dataset?.rank;
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.rank;
   body.replaceChildren(...parts);
   if (focused !== undefined) body.querySelector(`[data-rank="${focused}"]`)?.focus();
   showActions(name);
@@ -112,9 +112,10 @@ function rankButtons() {
 
 function gpuRow(gpu) {
   const { values } = gpu;
-  const meter = make("span", { class: "meter" }, make("i"));
+  const filling = make("i");
+  const meter = make("span", { class: "meter" }, filling);
   const share = values.utilization_ratio;
-  meter.firstChild.style.width = known(share) ? `${Math.round(share * 100)}%` : "0";
+  filling.style.width = known(share) ? `${Math.round(share * 100)}%` : "0";
   const cell = (value, unit) => make("span", { class: "num" }, known(value) ? `${Math.round(value)} ${unit}` : "–");
   return make("div", { class: "meter-row" }, make("span", { class: "muted" }, String(gpu.index)), meter,
     make("span", { class: "num" }, percent(share)), cell(values.temperature_celsius, "°C"), cell(values.power_watts, "W"));

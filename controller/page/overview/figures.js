@@ -14,7 +14,7 @@ let hour = null; // as /api/v1/job/hour
 
 /** [{name, value, more, at, line}] of a job's document, its steps and its last hour. Pure. */
 export function figuresOf(job, steps, past) {
-  const left = job.max_steps && known(job.step_seconds) ? (job.max_steps - job.step - 1) * job.step_seconds : null;
+  const left = job.max_steps && known(job.step_seconds) ? (job.max_steps - job.step - 1) * job.step_seconds : 0;
   const of = job.max_steps ? `of ${count(job.max_steps)}` : "";
   const remaining = left > 0 && job.state === "running" ? `, ${seconds(left)} left` : "";
   const risk = job.at_risk ?? {};
@@ -57,7 +57,7 @@ function show() {
   byId("figures").hidden = !job;
   if (!job) return;
   const until = past() ?? now();
-  const figures = state.then && !state.then.problem ? figuresThen(state.then, state.steps) : figuresOf(job, state.steps, hour);
+  const figures = state.past && !state.past.problem ? figuresThen(state.past, state.steps) : figuresOf(job, state.steps, hour);
   for (const { name, value, more, at, line } of figures) {
     if (!tiles.has(name)) {
       tiles.set(name, tile(name));

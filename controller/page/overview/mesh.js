@@ -1,7 +1,7 @@
 // The mesh panel: holds the view (zoom, pan), what is under the pointer, and the legend; drawing is mesh_draw's.
 
 import { categories, CELL, paint, timeLegend, timeRamp, WORST_FIRST } from "../drawing/colours.js";
-import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "../base/dom.js";
+import { all, byId, fit, framed, make, pairs, placeTip, segments, setText } from "../base/dom.js";
 import { usePointer } from "../drawing/drag.js";
 import { count, seconds } from "../base/format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
@@ -42,7 +42,7 @@ function refreshAll() {
 /** Of the past: who was at fault. What each of the others did is not kept. */
 function categoriesThen(ranks) {
   const { ranks: culprits, nodes } = culpritsThen();
-  const found = new Uint8Array(ranks.rank.length).fill(WORST_FIRST.indexOf(state.then.problem ? "idle" : "ok"));
+  const found = new Uint8Array(ranks.rank.length).fill(WORST_FIRST.indexOf(state.past.problem ? "idle" : "ok"));
   const away = nodes.map((name) => ranks.nodes.indexOf(name)).filter((i) => i >= 0);
   for (let i = 0; away.length && i < found.length; i++) if (away.includes(ranks.node[i])) found[i] = WORST_FIRST.indexOf("warn");
   for (const rank of culprits) if (rank < found.length) found[rank] = WORST_FIRST.indexOf("bad");
@@ -59,8 +59,8 @@ function build(width, height) {
     view = { scale: 1, x: 0, y: 0 };
   }
   if (scene.ranks !== ranks || legendStale) {
-    const cats = state.then ? categoriesThen(ranks) : categories(ranks);
-    Object.assign(scene, { ranks, cats, isPast: Boolean(state.then), paint: paint(ranks, cats, colourBy) });
+    const cats = state.past ? categoriesThen(ranks) : categories(ranks);
+    Object.assign(scene, { ranks, cats, isPast: Boolean(state.past), paint: paint(ranks, cats, colourBy) });
   }
   scene.view = view;
 }
@@ -275,7 +275,7 @@ export function startMesh() {
     nextProblem();
     canvas.focus();
   });
-  for (const button of document.querySelectorAll("[data-zoom]")) {
+  for (const button of all("[data-zoom]")) {
     button.addEventListener("click", () => zoom({ in: 1.6, out: 1 / 1.6, fit: 0 }[button.dataset.zoom]));
   }
   canvas.addEventListener("keydown", onKey);

@@ -209,8 +209,10 @@ function onKey(event) {
     choose(ranks.rank.findIndex((_, i) => ranks.pp[i] === to[0] && ranks.dp[i] === to[1] && ranks.tp[i] === to[2]));
   } else if (event.key === "+" || event.key === "=") zoom(1.25);
   else if (event.key === "-") zoom(0.8);
-  else if (event.key === "0") (Object.assign(camera, { yaw: -0.6, pitch: -0.45, zoom: 1 }), redraw());
-  else if (event.key === "Escape") clearSelection();
+  else if (event.key === "0") {
+    Object.assign(camera, { yaw: -0.6, pitch: -0.45, zoom: 1 });
+    redraw();
+  } else if (event.key === "Escape") clearSelection();
   else return;
   event.preventDefault();
 }

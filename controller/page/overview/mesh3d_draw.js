@@ -65,7 +65,7 @@ export function blameLines(ranks, blame) {
 }
 
 /** Whether two ranks differ in one coordinate only: then one waits for the other directly. */
-const shares = ({ pp, dp, tp }, a, b) => (pp[a] === pp[b]) + (dp[a] === dp[b]) + (tp[a] === tp[b]) === 2;
+const shares = ({ pp, dp, tp }, a, b) => Number(pp[a] === pp[b]) + Number(dp[a] === dp[b]) + Number(tp[a] === tp[b]) === 2;
 
 function projector(place, { yaw, pitch, zoom }, width, height) {
   const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(pitch), Math.sin(pitch)];

@@ -51,6 +51,7 @@ export function layOut(shape, count, width, height, gutter) {
 
 /** The number of bands and the arrangement inside a cell that make the ranks largest. */
 function arrange(shape, width, height) {
+  /** @type {any} */
   let best = null;
   for (let bands = 1; bands <= Math.min(shape.dp, 64); bands++) {
     const perBand = Math.ceil(shape.dp / bands);

@@ -42,7 +42,7 @@ function show() {
   if (route.view !== "overview" || !state.status) return;
   const at = past();
   const incidents = at === null ? newestFirst() : newestFirst().filter((one) => wasOpen(one, at)).map((one) => ({ ...one, state: "open" }));
-  const found = needsOf(incidents, at === null ? state.status.nodes : (state.then?.doubtful ?? {}), at ?? now());
+  const found = needsOf(incidents, at === null ? state.status.nodes : (state.past?.doubtful ?? {}), at ?? now());
   setText(byId("needs-count"), found.length > MOST ? `the worst ${MOST} of ${count(found.length)}` : "");
   const rows = found.slice(0, MOST).map(row);
   fill(byId("needs"), rows.length ? make("ul", { class: "plain" }, ...rows) : make("p", { class: "muted" }, "Nothing."));

@@ -175,7 +175,7 @@ export function startDayLane() {
     redraw();
     speak();
     // A time outside of the day that is here: its own day comes at once.
-    if (day && state.then && (state.then.at < day.since || state.then.at > day.until)) ask();
+    if (day && state.past && (state.past.at < day.since || state.past.at > day.until)) ask();
   });
   on("theme", redraw);
   on("job", () => {

@@ -27,7 +27,7 @@ export const wasOpen = (incident, at) => incident.opened <= at && (!known(incide
 
 /** Ranks that were at fault, and nodes that were out of service, as far as the controller kept it. */
 export function culpritsThen() {
-  const { then } = state;
+  const { past: then } = state;
   if (!then || then.problem) return { ranks: [], nodes: [] };
   const named = then.incidents.map((one) => /^rank(\d+)$/.exec(one.culprit)?.[1]).filter((rank) => rank !== undefined);
   const ranks = [then.health, ...then.health.others].map((one) => one.rank).filter(known);
@@ -52,7 +52,7 @@ async function look() {
 }
 
 function take(found) {
-  state.then = found;
+  state.past = found;
   setText(byId("lane-shown"), found ? `Shown: ${timeOf(found.at)}` : "");
   notify("then");
 }

@@ -25,10 +25,10 @@ export function startCurves() {
   const show = () => {
     const { steps } = state;
     const at = past();
-    const until = at === null ? steps.step.length : steps.at.findLastIndex((when) => when <= at) + 1;
+    const until = at === null ? steps.step.length : steps.at.findLastIndex((when) => (when ?? 0) <= at) + 1;
     const from = range ? Math.max(0, until - range) : 0;
     const x = steps.step.slice(from, until);
-    const marks = findMarks(steps, from).filter(({ x: step }) => !x.length || step <= x.at(-1));
+    const marks = findMarks(steps, from).filter(({ x: step }) => !x.length || step <= x[x.length - 1]);
     for (const { chart, column } of charts) {
       const values = column === "tokens" ? rates(steps, from).slice(0, x.length) : steps[column].slice(from, until);
       chart.set(x, values, marks);

@@ -58,7 +58,7 @@ function showParts() {
       { class: `shade-${i % 6}`, title: `${row.part} ${seconds(row.mean)}` },
       row.mean / whole > 0.08 ? row.part : "",
     );
-    piece.style.flexGrow = (1000 * row.mean) / whole;
+    piece.style.flexGrow = String((1000 * row.mean) / whole);
     bar.append(piece);
   });
   const body = rows.map((row, i) =>

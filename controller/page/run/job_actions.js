@@ -26,8 +26,8 @@ export function startJobActions() {
   on("status", () => {
     const job = state.status?.job;
     const why = !job ? "there is no job" : OVER.includes(job.state) ? `the job is ${job.state}` : "";
-    checkpoint.disabled = why !== "" || job.state !== "running";
-    checkpoint.title = why || (checkpoint.disabled ? `the job is ${job.state}` : "");
+    checkpoint.disabled = why !== "" || job?.state !== "running";
+    checkpoint.title = why || (checkpoint.disabled ? `the job is ${job?.state}` : "");
     stop.disabled = why !== "";
     stop.title = why;
   });

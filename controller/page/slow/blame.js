@@ -11,12 +11,13 @@ import { link, replace, route } from "../base/router.js";
 import { now, on, state, notify } from "../base/store.js";
 import { timeOf } from "../past/then.js";
 
+/** @type {any} */
 let shown = null; // as /api/v1/blame
 let problem = "";
 
 /** The newest step of the time that is shown; null where that is now, or no step was done. */
 export function stepThen() {
-  const step = state.then?.step;
+  const step = state.past?.step;
   return known(step) && step >= 0 ? String(step) : null;
 }
 
@@ -66,7 +67,7 @@ function accountBar() {
       { class: `part-${part.kind}`, title: `${part.name} ${figure || "less than the last digit"}` },
       part.share > 0.06 ? part.figure : "",
     );
-    piece.style.flexGrow = 1000 * part.share;
+    piece.style.flexGrow = String(1000 * part.share);
     bar.append(piece);
   }
   const names = parts
@@ -82,8 +83,7 @@ function culpritList() {
       make("p", { class: "muted" }, "What ranks differ by is noise; waiting follows from the plan."),
     ];
   const items = shown.culprits.map((c) => {
-    const bar = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));
-    bar.firstChild.style.width = `${100 * c.share}%`;
+    const bar = meter(c.share);
     const more =
       c.rank < 0
         ? []
@@ -120,14 +120,21 @@ function culpritList() {
   return [make("ol", { class: "plain" }, ...items)];
 }
 
+/** A bar that is full at a share of 1. */
+function meter(share) {
+  const filling = make("i");
+  filling.style.width = `${Math.min(100, 100 * share)}%`;
+  return make("span", { class: "meter", "aria-hidden": "true" }, filling);
+}
+
 /** Since when it is slow, and how its cost went: from the controller's looks, of now only. */
 function course(c) {
   const same = (one) => one.rank === c.rank && one.peer === c.peer && one.kind === c.kind;
-  const seen = state.then ? null : state.blame?.culprits.find(same);
-  if (!known(seen?.since)) return null;
+  const seen = state.past ? null : state.blame?.culprits.find(same);
+  if (!known(seen?.since) || !seen.history) return null;
   const line = new Sparkline();
   const { at, share } = seen.history;
-  line.show(at, share, seen.since, at.at(-1));
+  line.show(at, share, seen.since, at[at.length - 1]);
   const worst = share.reduce((most, one) => Math.max(most, one), 0);
   return make(
     "p",
@@ -144,8 +151,7 @@ function whatIf() {
     ...shown.culprits.map((c) => [`${nameOf(c)} as fast as its peers`, c.what_if_s]),
   ];
   const body = rows.map(([name, took], i) => {
-    const bar = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));
-    bar.firstChild.style.width = `${Math.min(100, (100 * took) / shown.step_s)}%`;
+    const bar = meter(took / shown.step_s);
     const gain = shown.step_s / took - 1;
     return make(
       "tr",

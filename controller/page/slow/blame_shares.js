@@ -38,7 +38,7 @@ export function showShares(blame) {
     const bar = make("span", { class: "bar thin", "aria-hidden": "true" });
     for (const [column, , ink] of COLUMNS) {
       const piece = make("i", { class: ink });
-      piece.style.flexGrow = Math.max(0, (1000 * (ranks[column][i] ?? 0)) / blame.step_s);
+      piece.style.flexGrow = String(Math.max(0, (1000 * (ranks[column][i] ?? 0)) / blame.step_s));
       bar.append(piece);
     }
     const ratio = ranks.self_ratio[i];

@@ -11,11 +11,12 @@ const NAMED = 3; // works of a hop that are named
 
 /** [{rank, start, seconds, works: [{what, peer, seconds}]}] of a course: works longest first. Pure. */
 export function hopsOf(course) {
+  /** @type {{ rank: number, start: number, seconds: number, works: any[] }[]} */
   const hops = [];
   let at = 0;
   for (const part of course) {
     if (hops.at(-1)?.rank !== part.rank) hops.push({ rank: part.rank, start: at, seconds: 0, works: [] });
-    const hop = hops.at(-1);
+    const hop = hops[hops.length - 1];
     hop.seconds += part.seconds;
     at += part.seconds;
     const same = hop.works.find((work) => work.what === part.what && work.peer === part.peer);
@@ -40,7 +41,7 @@ export function criticalPath({ course }) {
       { class: `shade-${shades.get(hop.rank)}`, title: `rank ${hop.rank}: ${works(hop)}` },
       wide > 0.06 ? `rank ${hop.rank}` : "",
     );
-    piece.style.flexGrow = 1000 * wide;
+    piece.style.flexGrow = String(1000 * wide);
     bar.append(piece);
   }
   const listed = hops.filter((hop) => hop.seconds >= WORTH * whole).slice(0, MOST);

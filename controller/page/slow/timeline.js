@@ -18,7 +18,9 @@ const STEPS = 3; // shown by default
 const TABLE = 200; // spans in the table
 const canvas = byId("timeline");
 const tip = byId("timeline-tip");
+/** @type {any} */
 let scene = null; // {data, lanes, view: {t0, t1, y}, hover, chosen}
+/** @type {string | null} */
 let asked = null;
 let arrows = true;
 export const timings = [];
@@ -30,6 +32,7 @@ async function load() {
   const { from = stepThen(), to, ranks } = route.query;
   const many = state.ranks?.rank.length ?? 0;
   const wanted = ranks ?? (many > MANY ? worthSeeing().join(",") : "");
+  /** @type {Record<string, any>} */
   const whole = /^\d+$/.test(from ?? "") ? { first: from, last: /^\d+$/.test(to ?? "") ? to : from } : { steps: STEPS };
   const query = new URLSearchParams({ ...whole, ...(wanted ? { ranks: wanted } : {}) }).toString();
   if (query === asked || (!state.ranks && !ranks)) return redraw();
@@ -106,6 +109,7 @@ function under(x, y) {
   return spanAt(scene.data, lane, timeAt(x), near);
 }
 
+/** @returns {[string, any[][]]} */
 function describe(i) {
   const { data } = scene;
   const rows = [
@@ -227,8 +231,10 @@ function listen() {
       if (!scene) return;
       const most = scene.lanes.length * scene.lane - (canvas.clientHeight - HEAD);
       if (event.ctrlKey || event.metaKey) zoom(Math.exp(-event.deltaY * 0.004), event.offsetX);
-      else if (most > 0) ((scene.view.y += event.deltaY), clamp());
-      else return; // nothing to scroll here: the page scrolls
+      else if (most > 0) {
+        scene.view.y += event.deltaY;
+        clamp();
+      } else return; // nothing to scroll here: the page scrolls
       event.preventDefault();
     },
     { passive: false },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.base.address import parse_address
@@ -47,6 +48,19 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
     if not parts.path.strip("/"):
         raise StoreUnsupported(f"checkpoint store {url!r}: names no folder; use file:///path")
     return FileStore(folder)
+
+
+def check_place(url: str) -> None:
+    """UsageError where a folder can never be the store, for something on its way is none. Sends no request: a store
+    that is down may be back."""
+    store = open_store(url)
+    if not isinstance(store, FileStore):
+        return
+    for place in (store.root, *store.root.parents):
+        if os.path.isdir(place):
+            return
+        if os.path.lexists(place) and not os.path.islink(place):
+            raise UsageError(f"checkpoint.store {store.url}: Not a directory: name a store that can be written")
 
 
 def _check_hosts(url: str, parts: SplitResult) -> None:

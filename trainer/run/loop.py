@@ -16,6 +16,7 @@ import torch
 
 from holdfast.agent import probe
 from holdfast.base.host_memory import keep_freed
+from holdfast.checkpoint.stores.opening import check_place
 from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.data.batches import Batches
@@ -183,6 +184,8 @@ def run(config: Config, launch: Launch) -> Outcome:
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, launch.world, vocab)
     device = choose_device(config, launch)
+    if config.checkpoint.store:
+        check_place(config.checkpoint.store)  # before hours of preparing data
     with probe.operation("setup:corpus"):
         corpus = open_corpus(config.data)
     coordinate = layout.coordinate(launch.rank)

@@ -16,6 +16,8 @@ export class Chart {
     this.x = [];
     this.y = [];
     this.marks = []; // [{x, colour}]
+    /** @type {[number, number] | null} */
+    this.bounds = null; // of what is shown vertically
     this.cursor = null; // x under the pointer, shared between charts
     /** @type {(x: number | null) => void} */
     this.onCursor = () => {};
@@ -27,6 +29,7 @@ export class Chart {
 
   set(x, y, marks) {
     Object.assign(this, { x, y, marks });
+    this.bounds = this.range();
     this.redraw();
   }
 
@@ -51,9 +54,8 @@ export class Chart {
     const { context, width: full, height: tall } = fit(this.canvas);
     context.clearRect(0, 0, full, tall);
     const [width, height] = [full - PAD.left - PAD.right, tall - PAD.top - PAD.bottom];
-    const range = this.range();
-    if (width < 20 || height < 20 || range === null) return;
-    const [low, high] = range;
+    if (width < 20 || height < 20 || this.bounds === null) return;
+    const [low, high] = this.bounds;
     const [x0, x1] = [this.x[0], Math.max(this.x.at(-1), this.x[0] + 1)];
     const px = (x) => PAD.left + ((x - x0) / (x1 - x0)) * width;
     const py = (y) => PAD.top + height - ((y - low) / (high - low)) * height;
@@ -66,6 +68,7 @@ export class Chart {
     this.drawCursor(context, frame);
   }
 
+  /** @returns {[number, number] | null} */
   range() {
     const values = this.y.filter(known);
     if (!values.length) return null;

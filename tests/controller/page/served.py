@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 
+import psutil
 from playwright.sync_api import Page, expect
 
 from holdfast.controller.http.auth import Auth
@@ -44,7 +46,15 @@ class Served:
         """Close what was opened of it before stopping: a page that still asks would complain."""
         for page in self.pages:
             page.close()
+        if self.pages:  # until the server has seen it
+            deadline = time.monotonic() + 30.0
+            while self._connected():
+                assert time.monotonic() < deadline, "a page that was closed is still connected"
+                time.sleep(0.01)
         self.stop()
+
+    def _connected(self) -> bool:
+        return any(one.laddr.port == self.port and one.raddr for one in psutil.Process().net_connections("tcp"))
 
     def stop(self) -> None:
         if self._thread.is_alive():

@@ -45,6 +45,7 @@ KEYS = {
     "slow?from=newest": ("timeline", ["ArrowRight", "+", "d", "-", "0"]),
     "nodes": ("", []),
     "run": ("", []),
+    "logs": ("", []),
 }
 """What is focused in each view, and the keys that are pressed there while it is watched."""
 SCRIPT = frozenset(

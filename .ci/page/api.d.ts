@@ -516,6 +516,18 @@ declare namespace Api {
     does: string;
     you: string;
   }
+  interface SaidBy {
+    masked: string;
+    ranks: number[];
+    lines: number;
+    first: SaidFirst | null;
+  }
+  interface SaidFirst {
+    rank: number;
+    node: string;
+    at: number;
+    generation: number;
+  }
   interface SlowPoints {
     at: number[];
     share: number[];

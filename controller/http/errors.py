@@ -120,6 +120,6 @@ def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Sequence[
         found.append("404")
     if method == "post":
         found += ["408", "409", "413", "503"]
-    elif path.endswith((*_OF_SPANS, "/logs", "/day", "/then")):
+    elif path.endswith((*_OF_SPANS, "/logs", "/logs/same", "/day", "/then")):
         found.append("409")
     return sorted(found)

@@ -88,6 +88,10 @@ class Facade(Protocol):
         """`streams.LogLine` of the wanted lines: what is kept, then live ones; ends when the job has ended and all was
         delivered."""
 
+    def log_same(self, job: str, text: str, generation: int | None = None) -> Callable[[], Json]:
+        """`streams.SaidBy`: which ranks said this line, but for its numbers, of all lines that are kept. What is
+        returned looks, in any thread."""
+
     async def submit(self, spec: Json) -> str:
         """Submit the job of a `models.JobSpec`, and give its id. It waits in the queue until there are nodes for it.
         UsageError when it cannot be."""

@@ -6,7 +6,7 @@ means the active job, else the newest that had it.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +21,8 @@ from holdfast.controller.http.guard import EventStream
 from holdfast.controller.http.past.days import routes as past_routes
 from holdfast.controller.http.spans import parse_ranks
 from holdfast.controller.http.spans import routes as span_routes
-from holdfast.controller.http.streams import Streams, stream
+from holdfast.controller.http.streams import SaidBy, Streams, stream
+from holdfast.controller.state.log_levels import Level
 from holdfast.controller.state.log_wanted import LogWanted
 
 ACTIVE = ("pending", "starting", "running", "recovering")
@@ -213,6 +214,12 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
             float | None, Query(ge=0, le=1e9, description="Only what came within so many seconds.")
         ] = None,
         follow: Annotated[bool, Query(description="False: end after what is kept.")] = True,
+        level: Annotated[
+            Literal["debug", "info", "warning", "error"], Query(description="Only lines of this level or a worse one.")
+        ] = "debug",
+        rate: Annotated[
+            float | None, Query(ge=100, le=1e9, description="Characters a second at most; others are left out.")
+        ] = None,
     ) -> Response:
         """Event `line`: a LogLine, beginning with what is kept: the newest lines of the last nine generations, 1 MiB of
         the newest one and 256 kiB of each earlier one, in fair shares of their ranks. Event `unfinished`: what a line
@@ -220,8 +227,22 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         job = facade.job(id)
         if job is None:
             raise HTTPException(409, "no job has been submitted")
-        wanted = LogWanted(frozenset(parse_ranks(ranks)), node, generation, seconds, follow)
+        wanted = LogWanted(frozenset(parse_ranks(ranks)), node, generation, seconds, follow, Level[level.upper()], rate)
         return EventStream(streams.logs(facade.log_lines(job["id"], wanted)))
+
+    @api.get("/logs/same", response_model=SaidBy, summary="Which ranks said this line")
+    async def same(
+        request: Request,
+        id: Annotated[str, Depends(which.reads)],
+        text: Annotated[str, Query(min_length=1, max_length=4000, description="A line.")],
+        generation: Annotated[int | None, Query(ge=0, description="Only this generation.")] = None,
+    ) -> Response:
+        """Numbers, times and addresses may differ. Of the lines that the controller keeps."""
+        job = facade.job(id)
+        if job is None:
+            raise HTTPException(409, "no job has been submitted")
+        read = facade.log_same(job["id"], text, generation)
+        return await answer(request, lambda: encode(read()))
 
     if not which.none_yet:  # without a job, /incidents has those of nodes, too
 

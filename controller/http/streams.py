@@ -45,6 +45,22 @@ class LogLine(BaseModel):
     unfinished: bool = Field(default=False, description="The name of the event says the same.")
 
 
+class SaidFirst(BaseModel):
+    rank: int
+    node: str
+    at: float
+    generation: int
+
+
+class SaidBy(BaseModel):
+    """Who said a line, of all lines that the controller keeps."""
+
+    masked: str = Field(description="The line with # in place of numbers, times and addresses.")
+    ranks: list[int]
+    lines: int
+    first: SaidFirst | None
+
+
 def stream(*events: str) -> dict[int | str, dict[str, Any]]:
     """What `/openapi.json` says of a stream's answer: the schema is that of one event."""
     one = {

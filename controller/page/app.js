@@ -14,6 +14,7 @@ import { startJobActions } from "./run/job_actions.js";
 import { startJobs } from "./base/jobs.js";
 import { startLedger } from "./run/ledger.js";
 import { startLive } from "./base/live.js";
+import { startLogs } from "./logs/logs.js";
 import { startMesh, timings } from "./overview/mesh.js";
 import { startMesh3d } from "./overview/mesh3d.js";
 import { startNeeds } from "./overview/needs.js";
@@ -58,6 +59,7 @@ startMesh3d();
 startDiagnoses();
 startStacks();
 startJobActions();
+startLogs();
 startSelect();
 startLive();
 startRouter(); // last: it notifies all the others of the view

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from holdfast.controller.shell.log_tail import KeptChunk, LogTail, size
-from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
+from holdfast.controller.state.log_levels import masked
+from holdfast.controller.state.log_wanted import EVERY_LINE, Budget, LevelFilter, LogWanted
 from holdfast.wire import messages as msg
 
 _JOBS = 32
@@ -90,19 +92,69 @@ class LogHub:
         queue = _Listener(_QUEUE)
         since = -1.0 if wanted.seconds is None else self._clock() - wanted.seconds
         tail = [kept for kept in log.tail if kept.at >= since and _takes(wanted, kept)]
+        if wanted.rate is not None:  # of more than is sent at once, the newest
+            tail = _newest(tail, 10.0 * wanted.rate)
+        filter_, budget = LevelFilter(wanted.level), Budget(wanted.rate, self._clock())
         over = log.over or not wanted.follow
         if not over:
             log.listeners[queue] = wanted
         try:
             for kept in tail:
-                yield _line(kept)
+                if (line := self._sent(kept, filter_, budget)) is not None:
+                    yield line
             while not over:
                 item = await queue.take()
                 if item is None:
                     return
-                yield _line(item)
+                if (line := self._sent(item, filter_, budget)) is not None:
+                    yield line
         finally:
             log.listeners.pop(queue, None)
+
+    def _sent(self, kept: KeptChunk, filter_: LevelFilter, budget: Budget) -> dict[str, Any] | None:
+        chunk = kept.chunk
+        text = filter_.keep(chunk.generation, chunk.rank, chunk.stream, chunk.text)
+        if text is None or not budget.takes(chunk.rank, text, self._clock()):
+            return None
+        line = _line(kept) | {"text": text}
+        line["dropped"] += budget.left_out.pop(chunk.rank, 0)
+        return line
+
+    def same(self, job: str, text: str, generation: int | None = None) -> Callable[[], dict[str, Any]]:
+        """`streams.SaidBy` of a line: which ranks said it, but for its numbers. What is returned runs in any thread."""
+        log = self._jobs.get(job)
+        tail = list(log.tail) if log is not None else []
+        return lambda: said_by(tail, text, generation)
+
+
+def said_by(tail: Iterable[KeptChunk], text: str, generation: int | None) -> dict[str, Any]:
+    wanted = masked(text)
+    lines, first = Counter[int](), None
+    for kept in tail:
+        chunk = kept.chunk
+        if generation is not None and chunk.generation != generation:
+            continue
+        many = sum(masked(line) == wanted for line in chunk.text.split("\n"))
+        if many and wanted:
+            lines[chunk.rank] += many
+            if first is None or kept.at < first.at:
+                first = kept
+    return {
+        "masked": wanted,
+        "ranks": sorted(lines),
+        "lines": sum(lines.values()),
+        "first": None if first is None else {
+            "rank": first.chunk.rank, "node": first.node, "at": first.at, "generation": first.chunk.generation,
+        },
+    }  # fmt: skip
+
+
+def _newest(tail: list[KeptChunk], characters: float) -> list[KeptChunk]:
+    held, first = 0.0, len(tail)
+    while first > 0 and held + len(tail[first - 1].chunk.text) <= characters:
+        first -= 1
+        held += len(tail[first].chunk.text)
+    return tail[first:]
 
 
 def _takes(wanted: LogWanted, kept: KeptChunk) -> bool:

@@ -277,6 +277,9 @@ class Report:
         async for line in self.shell.logs.lines(job, wanted):
             yield line
 
+    def log_same(self, job: str, text: str, generation: int | None = None) -> Callable[[], Json]:
+        return self.shell.logs.same(job, text, generation)
+
     async def submit(self, spec: Json) -> str:
         program = dict(spec["program"])
         job = JobSpec(

@@ -10,6 +10,7 @@ export const VIEWS = {
   slow: "Slow",
   nodes: "Nodes",
   run: "Run",
+  logs: "Logs",
   runbook: "Runbook",
 };
 /** @type {{ view: string, id: string | null, query: Record<string, string | undefined> }} */

@@ -148,6 +148,11 @@ class Client:
     def evict(self, node: str) -> None:
         self._call("POST", f"/nodes/{_segment(node)}/evict")
 
+    def said_by(self, job: str, text: str, generation: object = None) -> Json:
+        """Which ranks said this line."""
+        more = {} if generation is None else {"generation": generation}
+        return self._dict(f"{_of(job) or '/job'}/logs/same", text=text, **more)
+
     def log_events(self, job: str = "", **params: Any) -> Iterator[tuple[str, Json]]:
         """("line", {rank, stream, text, ...}) as they come, beginning with the retained tail, then ("end", {}).
         Comments that keep the line alive come as ("", {}). `params`: as the route has them."""

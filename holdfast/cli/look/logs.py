@@ -16,6 +16,9 @@ from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.jobs import ShownJob, shown_job
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.job.follow import Follower, split
+from holdfast.wire.rank_sets import compact
+
+LEVELS = ("debug", "info", "warning", "error")
 
 
 @with_client
@@ -27,6 +30,12 @@ def logs(
     since: Annotated[str, typer.Option(metavar="TIME", help="Only lines of the last 90s, 30m or 2h.")] = "",
     grep: Annotated[
         str, typer.Option(metavar="REGEX", help="Only lines with a match of this regular expression.")
+    ] = "",
+    level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Only lines of this level or a worse one: info, warning or error.")
+    ] = "",
+    same: Annotated[
+        str, typer.Option(metavar="LINE", help="Instead: which ranks said this line, whatever its numbers.")
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until the job ends.")] = False,
     generation: Annotated[
@@ -47,12 +56,16 @@ def logs(
     """
     matches = _pattern(grep)
     params: dict[str, object] = {}
+    if level:
+        params["level"] = _level(level)
     if since:
         params["seconds"] = _seconds(since)
     found = shown_job(client, job)
     params |= _of_target(client, found, target)
     if generation is not None:
         params["generation"] = _generation(generation, found)
+    if same:
+        return _said_by(client.said_by(str(found["id"]), same, params.get("generation")), as_json)
     count = 0
     shown_generation: int | None = None
     for line in _lines(client, found, params, follow):
@@ -104,6 +117,29 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise UsageError(f"--grep {text!r} is no regular expression: {error}") from None
+
+
+def _level(text: str) -> str:
+    if text.lower() not in LEVELS:
+        raise UsageError(f"--level must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {text!r}")
+    return text.lower()
+
+
+def _said_by(found: output.Json, as_json: bool) -> int:
+    if as_json:
+        output.print_json(found)
+        return 0
+    first = found["first"]
+    if first is None:
+        output.note("no rank said that, in the lines that are kept")
+        return 0
+    ranks = compact(found["ranks"])
+    print(f"{len(found['ranks']):,} ranks said it, {found['lines']:,} times: {ranks}")
+    print(
+        f"the first was rank {first['rank']} on {output.shown(first['node'])} at {output.clock(first['at'])}, "
+        f"in generation {first['generation']}"
+    )
+    return 0
 
 
 def _seconds(text: str) -> float:

@@ -17,6 +17,7 @@ VIEWS = {
     "#/slow": "#culprits",
     "#/nodes/node1": "#nodes",
     "#/run": "#curves-title",
+    "#/logs": "#logs-title",
     "#/runbook/worker-killed": "#runbook-title",
 }
 GRAVE = ("serious", "critical")

@@ -58,9 +58,9 @@ class World:
 
     def path(self, route: Route) -> str:
         id = self.diagnosis if "diagnoses" in route.path else "j1"
-        return route.path.replace("{id}", id).replace("{name}", "node1").replace("{incident}", "i1").replace(
-            "{kind}", "worker-killed"
-        ) + ("?at=1e10" if route.path.endswith("/then") else "")
+        path = route.path.replace("{id}", id).replace("{name}", "node1").replace("{incident}", "i1")
+        query = {"then": "?at=1e10", "same": "?text=hello"}.get(path.rpartition("/")[2], "")
+        return path.replace("{kind}", "worker-killed") + query
 
 
 def world(folder: Path) -> World:

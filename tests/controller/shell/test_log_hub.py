@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.controller.shell import log_hub, log_tail
 from holdfast.controller.shell.log_hub import LogHub
+from holdfast.controller.state.log_levels import Level
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.wire import messages as msg
 
@@ -159,3 +160,34 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
         assert hub._jobs["j1"].listeners == {}
 
     story(body)
+
+
+def test_who_said_a_line_is_found_whatever_its_numbers() -> None:
+    hub = LogHub(lambda: 50.0)
+    hub.begin("j1")
+    for rank in (7, 3, 5):
+        hub.add(msg.LogChunk("j1", 1, rank, "err", f"loading\nconnect to 10.0.0.{rank} failed"), f"node{rank // 4}")
+    hub.add(msg.LogChunk("j1", 2, 3, "err", "connect to 10.0.0.9 failed"), "node0")
+    found = hub.same("j1", "connect to 10.0.0.99 failed")()
+    assert (found["ranks"], found["lines"], found["masked"]) == ([3, 5, 7], 4, "connect to # failed")
+    assert (found["first"]["rank"], found["first"]["generation"], found["first"]["node"]) == (7, 1, "node1")
+    assert hub.same("j1", "connect to 10.0.0.99 failed", 2)()["ranks"] == [3]
+    nothing = {"masked": "never said", "ranks": [], "lines": 0, "first": None}
+    assert hub.same("j1", "never said")() == nothing
+    assert hub.same("ghost", "never said")() == nothing
+
+
+def test_only_a_level_and_only_so_much() -> None:
+    now = [0.0]
+    hub = LogHub(lambda: now[0])
+    hub.begin("j1")
+    for i in range(100):
+        hub.add(msg.LogChunk("j1", 1, 0, "out", f"step {i}\nWARNING: slow {i}"), "node0")
+
+    async def read(wanted: LogWanted) -> list[dict[str, Any]]:
+        return [line async for line in hub.lines("j1", wanted)]
+
+    lines = asyncio.run(read(LogWanted(follow=False, level=Level.WARNING)))
+    assert [line["text"] for line in lines] == [f"WARNING: slow {i}" for i in range(100)]
+    some = asyncio.run(read(LogWanted(follow=False, rate=10.0)))
+    assert [line["text"].split()[1] for line in some] == ["96", "97", "98", "99"], "the newest"

@@ -11,6 +11,8 @@ from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
 from holdfast.controller.past.slowness import SlowHistory
 from holdfast.controller.shell.health_facts import health_json
+from holdfast.controller.shell.log_hub import said_by
+from holdfast.controller.shell.log_tail import KeptChunk
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.controller.state.model import JobStatus
 from holdfast.diagnostics.blame import report as blame_report
@@ -18,6 +20,7 @@ from holdfast.diagnostics.catalog.catalog import choose, parse_suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.wire import messages as msg
 from holdfast.wire.plans import encode_plan
 from holdfast.wire.types import STEP_PARTS, NodeState
 from tests.controller.support.fake_past import fake_day, fake_then
@@ -397,6 +400,12 @@ class FakeFacade(FakeTraining):
                 if wanted.takes(line["rank"], line.get("node", ""), line["generation"]):
                     yield line
             await asyncio.sleep(0.02)
+
+    def log_same(self, job: str, text: str, generation: int | None = None) -> Callable[[], Json]:
+        lines = self.of(job).log
+        chunks = [msg.LogChunk(job, one["generation"], one["rank"], one["stream"], one["text"]) for one in lines]
+        kept = [KeptChunk(one["at"], one["node"], chunk) for one, chunk in zip(lines, chunks, strict=True)]
+        return lambda: said_by(kept, text, generation)
 
     async def submit(self, spec: Json) -> str:
         if spec["nnodes"] > len(self.node_rows):

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI
 from pydantic import BaseModel, TypeAdapter
 
-from holdfast.controller.http import diagnose, jobs, models, spans
+from holdfast.controller.http import diagnose, jobs, models, spans, streams
 from holdfast.controller.http import routes as http_routes
 from holdfast.controller.http.notifications import routes as notification_routes
 from holdfast.controller.http.past import days
 
 MODELS = {
     name: one
-    for module in (models, jobs, diagnose, spans, days, http_routes, notification_routes)
+    for module in (models, jobs, diagnose, spans, days, streams, http_routes, notification_routes)
     for name, one in vars(module).items()
     if isinstance(one, type) and issubclass(one, BaseModel)
 }  # fmt: skip

@@ -137,6 +137,14 @@ declare namespace Api {
   interface Done {
     ok: boolean;
   }
+  interface EarlierIncident {
+    id: string;
+    kind: string;
+    culprit: string;
+    opened: number;
+    summary: string;
+    same: ("node" | "rank" | "traceback")[];
+  }
   interface FaultSpec {
     fault: string;
   }
@@ -636,5 +644,31 @@ declare namespace Api {
     text: string;
     evidence: any;
     action: string;
+  }
+  interface WholeIncident {
+    id: string | number;
+    job: string | null;
+    kind: string;
+    culprit: string;
+    severity: "info" | "warning" | "critical";
+    state: "open" | "recovering" | "closed" | "failed";
+    summary: string;
+    opened: number;
+    closed: number | null;
+    action: string | null;
+    reason: string | null;
+    detect_s: number | null;
+    recover_s: number | null;
+    source: string | null;
+    restore_s: number | null;
+    restored_bytes: number | null;
+    generation_from: number | null;
+    generation_to: number | null;
+    step_at_fault: number | null;
+    step_resumed: number | null;
+    phases: Phase[];
+    findings: Finding[];
+    stacks: Stacks | null;
+    earlier: EarlierIncident[];
   }
 }

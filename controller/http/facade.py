@@ -61,6 +61,9 @@ class Facade(Protocol):
     def incidents(self, id: str = "") -> list[Json]:
         """`models.Incident` of one job; without an id of all of them, also those of nodes. Newest first."""
 
+    def earlier(self, incident: str) -> list[Json]:
+        """`routes.EarlierIncident` of each that had the same node, rank or traceback. KeyError: no such incident."""
+
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
         """Spans of the steps `first` to `last` (-1: as far as there are any) of a job, also of one that is only on
         disk any more; "": the newest. What is returned reads them, in any thread. NotFound where there are none,

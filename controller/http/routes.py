@@ -6,7 +6,7 @@ needs it.
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse
@@ -36,6 +36,19 @@ log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parents[1] / "page"
 Seconds = Annotated[float, Query(gt=0, le=600)]
+
+
+class EarlierIncident(BaseModel):
+    id: str
+    kind: str
+    culprit: str
+    opened: float
+    summary: str
+    same: list[Literal["node", "rank", "traceback"]] = Field(description="In common with the one asked for.")
+
+
+class WholeIncident(models.Incident):
+    earlier: list[EarlierIncident] = Field(description="Of the same node, rank or traceback: the newest 10.")
 
 
 class RunbookEntry(BaseModel):
@@ -123,11 +136,11 @@ def _reads(facade: Facade) -> APIRouter:
         data = facade.incidents()
         return await answer(request, lambda: encode(data))
 
-    @api.get("/incidents/{incident}", response_model=models.Incident, summary="One incident")
+    @api.get("/incidents/{incident}", response_model=WholeIncident, summary="One incident")
     async def one_incident(incident: str) -> Response:
         for known in facade.incidents():
             if str(known["id"]) == incident:
-                return small(known)
+                return small(known | {"earlier": facade.earlier(incident)})
         raise HTTPException(404, f"no incident is called {incident!r}; GET /api/v1/incidents lists them")
 
     @api.get("/runbook/{kind}", response_model=RunbookEntry, summary="The runbook's entry for a kind of finding")

@@ -1,5 +1,6 @@
 // Starts the views, then the flow of data.
 
+import { startAround } from "./incidents/around.js";
 import { startBlame } from "./slow/blame.js";
 import { startConnection } from "./base/connection.js";
 import { startCurves } from "./run/curves.js";
@@ -53,6 +54,7 @@ startTimeline();
 startTraffic();
 startIncidents();
 startStory();
+startAround();
 startNodes();
 startNodeStory();
 startMesh3d();

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.base.errors import Conflict, HoldfastError
 from holdfast.controller.alerts.send import Sender
 from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.cluster.earlier import earlier
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.shell.blame_watch import BlameWatch
@@ -200,6 +201,14 @@ class Report:
 
     def incidents(self, id: str = "") -> list[Json]:
         return [_incident(i) for i in reversed(self._c.book.incidents.values()) if not id or i.job == id]
+
+    def earlier(self, incident: str) -> list[Json]:
+        book = self._c.book.incidents
+        return [
+            {"id": i.id, "kind": i.cause.kind.value, "culprit": i.cause.subject, "opened": i.opened,
+             "summary": i.cause.text, "same": list(same)}
+            for i, same in earlier(book[incident], book.values())
+        ]  # fmt: skip
 
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
         newest = self._c.newest

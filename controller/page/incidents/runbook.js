@@ -12,6 +12,12 @@ function prose(text) {
   return make("p", {}, ...text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part)));
 }
 
+/** Elements of the runbook's entry for a kind of finding. Rejects where there is none. */
+export async function entryOf(kind) {
+  const entry = await get(`/runbook/${encodeURIComponent(kind)}`);
+  return PARTS.flatMap(([part, title]) => [make("h5", {}, title), prose(entry[part])]);
+}
+
 async function show() {
   const kind = route.id;
   if (route.view !== "runbook" || !kind) return;

@@ -5,7 +5,7 @@ import { byId, fill, make, pairs, setText } from "../base/dom.js";
 import { bytes, clock, count, known, seconds } from "../base/format.js";
 import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE, stepResumed } from "./incidents.js";
 import { route } from "../base/router.js";
-import { now, on, state } from "../base/store.js";
+import { notify, now, on, state } from "../base/store.js";
 
 const MEANING = {
   suspect: "a fault is suspected, the culprit is not yet certain",
@@ -18,10 +18,15 @@ const MEANING = {
   restoring: "every rank restores its state",
   resuming: "until the first step is done",
 };
+/** @type {any} */
 let whole = null; // with its stacks, as /api/v1/incidents/{id}
 let drawn = "";
 
-function chosen() {
+/** The incident that is open, as it came last with all its parts; null before. */
+export const loaded = () => whole;
+
+/** The incident that is open in the view; the newest where none was chosen. */
+export function chosen() {
   const all = newestFirst();
   return (
     all.find((incident) => String(incident.id) === String(state.selected.incident ?? "")) ??
@@ -34,6 +39,7 @@ async function load() {
   if (route.view !== "incidents" || !incident || (whole?.id === incident.id && whole.state === incident.state)) return;
   whole = await get(`/incidents/${encodeURIComponent(incident.id)}`).catch(() => null);
   show();
+  notify("story");
 }
 
 function show() {

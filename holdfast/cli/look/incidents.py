@@ -148,6 +148,12 @@ def _show(one: output.Json) -> None:
     for finding in one.get("findings") or []:
         for wait in finding.get("evidence", {}).get("waits", []):
             console.print(f"waiting in {output.text(wait)}")
+    if one.get("earlier"):
+        console.print("[bold]EARLIER[/]")
+    for other in one.get("earlier") or []:
+        same = ", ".join(output.text(name) for name in other["same"])
+        text = f"{other['id']} {output.shown(other['kind'])} on {output.shown(other['culprit'])}, the same {same}"
+        console.print(*lines_of(console, Text(f"{output.clock(other['opened'])}  {text}"), indent=0), sep="\n")
     if one.get("stacks"):
         console.print()
         show_stacks(one["stacks"])

@@ -14,7 +14,7 @@ from holdfast.controller.http import diagnose as http_diagnose
 from holdfast.controller.http import models
 from holdfast.controller.http.jobs import Hour
 from holdfast.controller.http.past import days
-from holdfast.controller.http.routes import RunbookEntry
+from holdfast.controller.http.routes import RunbookEntry, WholeIncident
 from tests.controller.support.asking import ask, error
 from tests.controller.support.fake_facade import FakeFacade, llm_175b
 from tests.controller.support.shapes import hold
@@ -36,7 +36,7 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/ranks", models.Ranks),
     ("/api/v1/steps?since=5&limit=3", models.Steps),
     ("/api/v1/incidents", list[models.Incident]),
-    ("/api/v1/incidents/i1", models.Incident),
+    ("/api/v1/incidents/i1", WholeIncident),
 ]
 
 

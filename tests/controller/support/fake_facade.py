@@ -267,6 +267,11 @@ class FakeFacade(FakeTraining):
         names = ("step", "loss", "seconds", "tokens", "at", "generation")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
+    def earlier(self, incident: str) -> list[Json]:
+        known = [one for one in self.incidents() if one["id"] != incident]
+        names = ("id", "kind", "culprit", "opened", "summary")
+        return [{name: one[name] for name in names} | {"same": ["node"]} for one in known][:10]
+
     def plan(self, id: str = "") -> Json | None:
         if (job := self.of(id)) is not self:
             return job.plan()

@@ -12,7 +12,7 @@ SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 
   --then -m "slow and calm" -- -m "slow and not aside and not calm"
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
-.PHONY: setup demo test fast gallery lint format docs proto proto-check page-check wheel-check clean
+.PHONY: setup demo test fast gallery pictures lint format docs proto proto-check page-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ lint: setup
 gallery: setup
 	HOLDFAST_GALLERY=build/gallery $(BIN)/python -m pytest -q tests/gallery
 	$(BIN)/python -m tests.gallery.album build/gallery docs
+
+# The pictures of README.md and docs/page.md.
+pictures: setup
+	$(BIN)/python -m tests.gallery.pictures docs/images
 
 format: setup
 	$(BIN)/ruff check --fix

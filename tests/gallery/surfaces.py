@@ -52,12 +52,12 @@ def page_of(browser: Browser, url: str, look: str, picture: Path | None) -> str:
         expect(page.locator("#health-sentence")).not_to_have_text("Connecting…")
         expect(page.locator("#figures div").first).to_be_visible()
         if picture is not None:
-            _still(page)
+            still(page)
             page.screenshot(path=str(picture))
         return page.locator("#health").inner_text()
 
 
-def _still(page: Page) -> None:
+def still(page: Page) -> None:
     """Until two frames in a row look the same: everything that was asked for has come and is drawn."""
     before = b""
     for _ in range(40):

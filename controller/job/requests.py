@@ -35,9 +35,9 @@ class Requests:
                 continue
             if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
                 continue
-            if fault.rank >= job.world or fault.node >= len(job.nodes):
-                continue  # the job has shrunk: its target may be back
-            name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
+            name = _node_of(fault, job)
+            if name is None:
+                continue  # the job has shrunk, or trains elsewhere: its target may be back
             node = self.c.nodes.get(name)  # after a controller restart, not all are back at once
             if node is not None and node.connected:
                 job.fired[text] = now.wall
@@ -52,9 +52,15 @@ class Requests:
         """An order in the journal of an earlier run may never have been sent. Under the same id, an agent that
         did it only answers again."""
         sent = job.unanswered[text]
-        name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
-        node = self.c.nodes.get(name)
-        if sent in self._ordered or node is None or not node.connected or self.c.life.stage is not Stage.UP:
+        name = _node_of(fault, job)
+        node = self.c.nodes.get(name) if name is not None else None
+        if (
+            name is None
+            or sent in self._ordered
+            or node is None
+            or not node.connected
+            or self.c.life.stage is not Stage.UP
+        ):
             return []
         self._ordered.add(sent)
         order = msg.Inject(fault.order, fault.rank)
@@ -114,8 +120,16 @@ class Requests:
         job = self.c.active
         if job is None:
             raise Conflict(f"fault {str(fault)!r}: no job is running")
-        fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
+        names = self.c.cluster.nodes
+        fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps, names)
         job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))
+
+
+def _node_of(fault: fault_syntax.FaultSpec, job: Job) -> str | None:
+    """Where it strikes; None where the job has no such rank or node now."""
+    if fault.is_on_node:
+        return fault.node_among(job.nodes)
+    return job.node_of(fault.rank) if fault.rank < job.world else None
 
 
 def injection(
@@ -130,8 +144,10 @@ def injection(
     names = job.nodes if job is not None and job.nodes else sorted(cluster.nodes, key=natural)
     if fault.rank >= 0 and (job is None or not job.nodes):
         raise Conflict(f"fault {str(fault)!r}: no job is running")
-    fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
-    node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
+    fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names), names=cluster.nodes)
+    node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else fault.node_among(names)
+    if node is None:
+        raise Conflict(f"fault {str(fault)!r}: the job has no rank on {fault.target}")
     if node not in cluster.nodes or not cluster.nodes[node].connected:
         raise Conflict(f"fault {str(fault)!r}: {node} is not connected; try again when it is")
     job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)

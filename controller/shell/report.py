@@ -318,7 +318,7 @@ class Report:
             preempt=bool(spec.get("preempt")),
         )
         check_size(job)
-        parse_faults(job.faults, job.world, job.nnodes, job.max_steps)
+        parse_faults(job.faults, job.world, job.nnodes, job.max_steps, self._c.nodes)
         self.shell.environments.keep(job.id, program.get("env") or {})
         try:
             self.shell.handle(JobSubmitted(job))

@@ -4,11 +4,14 @@ A rank can be struck in its next operation of a mesh axis, before or after it: `
 `stop:rank0/after-dp`. Slowness has a work and by how many percent it takes longer from then on:
 `slow@20:rank3/forward+10`; +0 ends it.
 
+A node is named, or numbered: `agent-kill@20:gpu-17`; `node1` is the node of that name, and only where there is none,
+the second of the job.
+
 The one syntax for `inject`, `demo --fault`, `run --fault` and tests. Pure: nothing is broken here.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.base.errors import UsageError
@@ -29,12 +32,13 @@ SLOWED = ("forward", "backward", "load")
 """What `slow` can make slower; loading by so many percent of a step."""
 
 _SHAPE = re.compile(r"(?P<kind>[^@:\s]+)(?:@(?P<step>[^:\s]*))?(?::(?P<target>\S+))?")
+_NODE = re.compile(r"(?!rank[0-9]+$)[A-Za-z0-9][\w.-]{0,252}")
 _TARGET = re.compile(r"(rank|node)([0-9]{1,9})(?:/((?:before-|after-)?(?:tp|dp|pp)|[a-z]+\+[0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """`step` None means now. `target` is "rank3", "node1" or "controller"."""
+    """`step` None means now. `target` is "rank3", the name or number ("node1") of a node, or "controller"."""
 
     kind: str
     step: int | None
@@ -49,9 +53,22 @@ class FaultSpec:
         return int(self.target[4:]) if self.target.startswith("rank") else -1
 
     @property
-    def node(self) -> int:
-        """The node (by number) that is meant, or -1."""
-        return int(self.target[4:]) if self.target.startswith("node") else -1
+    def is_on_node(self) -> bool:
+        return self.kind.partition("=")[0] in NODE_KINDS
+
+    def node_among(self, names: Sequence[str]) -> str | None:
+        """The node that is meant: the one of that name, else the one of that number; None: neither is there."""
+        if self.target in names:
+            return self.target
+        number = self.number
+        return names[number] if number is not None and number < len(names) else None
+
+    @property
+    def number(self) -> int | None:
+        """Of `nodeN`; None for any other name."""
+        digits = self.target.removeprefix("node")
+        is_number = digits != self.target and digits.isascii() and digits.isdigit() and len(digits) < 10
+        return int(digits) if is_number else None
 
     def __str__(self) -> str:
         at = "" if self.step is None else f"@{self.step}"
@@ -87,8 +104,12 @@ def _target(text: str, kind: str, target: str | None) -> tuple[str, str]:
         if target not in (None, "controller"):
             raise UsageError(f"fault {text!r}: {kind} takes no target")
         return "controller", ""
-    wanted = "rank" if kind in RANK_KINDS else "node"  # a kind with a value is a node's
     match = _TARGET.fullmatch(target or "")
+    if kind not in RANK_KINDS and (not match or not match[3]):  # a kind with a value is a node's
+        if not _NODE.fullmatch(target or ""):
+            raise UsageError(f"fault {text!r}: {kind} needs a target nodeN or a node's name, e.g. {kind}@20:node1")
+        return target or "", ""
+    wanted = "rank" if kind in RANK_KINDS else "node"
     if not match or match[1] != wanted:
         raise UsageError(f"fault {text!r}: {kind} needs a target {wanted}N, e.g. {kind}@20:{wanted}1")
     if kind == "slow" or "+" in (match[3] or ""):
@@ -106,19 +127,27 @@ def _slowness(text: str, kind: str, place: str) -> str:
     return f"{work}+{int(percent)}"
 
 
-def check_fault(fault: FaultSpec, world_size: int, nnodes: int, steps: int | None = None) -> None:
-    """UsageError when the target or the step lies outside of the job."""
+def check_fault(
+    fault: FaultSpec, world_size: int, nnodes: int, steps: int | None = None, names: Collection[str] = ()
+) -> None:
+    """UsageError when the target or the step lies outside of the job. `names`: of all nodes, where they are known."""
     if fault.rank >= world_size:
         raise UsageError(f"fault {str(fault)!r}: there is no {fault.target}, ranks go from 0 to {world_size - 1}")
-    if fault.node >= nnodes:
-        raise UsageError(f"fault {str(fault)!r}: there is no {fault.target}, nodes go from 0 to {nnodes - 1}")
+    if fault.is_on_node and fault.target not in names:
+        number = fault.number
+        if number is None and names:
+            raise UsageError(f"fault {str(fault)!r}: there is no node {fault.target!r}{nearest(fault.target, names)}")
+        if number is not None and number >= nnodes:
+            raise UsageError(f"fault {str(fault)!r}: there is no {fault.target}, nodes go from 0 to {nnodes - 1}")
     if steps is not None and fault.step is not None and fault.step >= steps:
         raise UsageError(f"fault {str(fault)!r}: step {fault.step} never comes, steps go from 0 to {steps - 1}")
 
 
-def parse_faults(texts: Iterable[str], world_size: int, nnodes: int, steps: int | None = None) -> list[FaultSpec]:
+def parse_faults(
+    texts: Iterable[str], world_size: int, nnodes: int, steps: int | None = None, names: Collection[str] = ()
+) -> list[FaultSpec]:
     """All of them, parsed and checked, before anything is started."""
     faults = [parse_fault(text) for text in texts]
     for fault in faults:
-        check_fault(fault, world_size, nnodes, steps)
+        check_fault(fault, world_size, nnodes, steps, names)
     return faults

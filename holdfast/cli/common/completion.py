@@ -47,11 +47,11 @@ def faults(incomplete: str) -> Choices:
 
 
 def targets(context: typer.Context, incomplete: str) -> Choices:
-    """rankR and nodeN, of the newest job and of all nodes."""
+    """rankR of the newest job, and the names of all nodes."""
     ranks = _ask(context, lambda client: [{"name": f"rank{rank}"} for rank in client.ranks().get("rank", [])])
     known = _ask(context, lambda client: client.nodes())
-    named = [(node["name"], f"node{n}") for n, node in enumerate(known)]
-    return _fitting(incomplete, [*((one["name"], "") for one in ranks), *((number, name) for name, number in named)])
+    named = [(node["name"], node["state"]) for node in known]
+    return _fitting(incomplete, [*((one["name"], "") for one in ranks), *named])
 
 
 def suites(incomplete: str) -> Choices:

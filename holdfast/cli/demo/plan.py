@@ -37,7 +37,8 @@ def make_plan(config: DemoConfig, faults: Sequence[str]) -> DemoPlan:
     """UsageError for faults without a target in the cluster, and for layouts that do not fit it."""
     check_local(config.nodes, config.nproc, config.spares)
     world = config.nodes * config.nproc
-    parsed = parse_faults(faults, world, config.nodes, config.steps)
+    names = [f"node{i}" for i in range(config.nodes)]
+    parsed = parse_faults(faults, world, config.nodes, config.steps, names)
     late = next((fault for fault in parsed if fault.step is None), None)
     if late is not None:
         raise UsageError(f"fault {str(late)!r}: say at which step, e.g. {late.kind}@20")
@@ -79,7 +80,7 @@ def mortal_nodes(plan: DemoPlan) -> list[str]:
     """Nodes that stay down when they are killed, since there is a spare to show: by the names of a local cluster."""
     if not plan.spares and not plan.node_counts:
         return []
-    return [f"node{fault.node}" for fault in plan.faults if fault.kind == "node-kill"]
+    return [fault.target for fault in plan.faults if fault.kind == "node-kill"]
 
 
 def layout(world: int, pp: int, dp: int, tp: int) -> tuple[int, int, int]:

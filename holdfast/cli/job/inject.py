@@ -25,8 +25,8 @@ def inject(
         str,
         typer.Argument(
             metavar="[TARGET]",
-            help="rankR or nodeN, if not given above. rankR/tp: in its next operation of that axis; "
-            "also rankR/before-tp, rankR/after-tp, and dp and pp.",
+            help="rankR, or a node by name or as nodeN, if not given above. rankR/tp: in its next operation of that "
+            "axis; also rankR/before-tp, rankR/after-tp, and dp and pp.",
             autocompletion=completion.targets,
         ),
     ] = "",

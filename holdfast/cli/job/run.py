@@ -15,7 +15,7 @@ import typer
 
 from holdfast.base.errors import HoldfastError, NotFound, Unavailable, UsageError
 from holdfast.base.retry import Backoff
-from holdfast.cli.common import interrupts, output
+from holdfast.cli.common import completion, interrupts, output
 from holdfast.cli.common.bounds import check_local, check_world
 from holdfast.cli.common.client import OVER, Client, Json
 from holdfast.cli.common.extras import require
@@ -99,7 +99,8 @@ def run(
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
     fault: Annotated[
-        list[str] | None, typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault; may repeat.")
+        list[str] | None,
+        typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault; may repeat.", autocompletion=completion.faults),
     ] = None,
     no_python: Annotated[
         bool, typer.Option("--no-python", help="SCRIPT is a program to execute, not a Python script.")
@@ -187,7 +188,7 @@ def _run(
     least, most = torchrun.parse_nnodes(nnodes)
     torchrun.check_nproc(nproc_per_node, most)
     environment.given(env or [], os.environ)
-    faults = parse_faults(fault or [], sys.maxsize, most)
+    faults = parse_faults(fault or [], sys.maxsize, sys.maxsize)
     limits = torchrun.parse_limits({
         "pause_limit": pause_limit, "idle_limit": idle_limit, "idle_limit_start": idle_limit_start,
         "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
@@ -198,7 +199,7 @@ def _run(
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         check_world(most, nproc)
-        parse_faults(fault or [], count * nproc, count)
+        parse_faults(fault or [], count * nproc, count, names=[str(node["name"]) for node in reached.nodes()])
         choice = torchrun_options.choice(nproc, files, ranks, filters)
         folder = files.folder(cwd) if files else ""
         variables, unsendable = environment.of_workers(env or [], no_env, nproc, os.environ)

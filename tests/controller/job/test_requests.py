@@ -88,6 +88,17 @@ def injected(v: Virtual) -> list[Send]:
     return [send for send in v.sent if isinstance(send.command.order, msg.Inject)]
 
 
+def test_a_node_is_struck_by_its_name_whatever_its_place_in_the_job() -> None:
+    v = Virtual(nodes=3)
+    v.feed(CordonRequested("node0", True))
+    v.submit(nnodes=2, faults=("agent-kill@9:node1",))
+    v.run(8.0)
+    assert v.job.nodes == ["node1", "node2"]
+    assert [send.node for send in injected(v)] == ["node1"]
+    with pytest.raises(UsageError, match="there is no node 'gpu-9'"):
+        v.feed(FaultRequested("agent-stop:gpu-9"))
+
+
 def test_an_order_that_a_controller_took_with_it_is_sent_again_under_its_id() -> None:
     v = training(faults=("kill@9:rank3",))
     v.run_until(lambda: v.job.best_step >= 8)

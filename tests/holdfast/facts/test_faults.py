@@ -88,8 +88,22 @@ def test_format_and_parse_are_inverse(kind: str, step: int | None, number: int, 
     kind += "=79" if kind in VALUE_KINDS else ""
     fault = FaultSpec(kind, step, target, place)
     assert parse_fault(str(fault)) == fault
-    assert number in (fault.rank, fault.node)
-    assert -1 in (fault.rank, fault.node)
+    assert (fault.number if fault.is_on_node else fault.rank) == number
+    assert fault.is_on_node == (fault.rank == -1)
+
+
+def test_a_node_is_meant_by_its_name_and_by_its_number_only_where_no_node_bears_that_name() -> None:
+    fault = parse_fault("agent-kill@3:node1")
+    assert fault.node_among(["a", "b", "c"]) == "b"
+    assert fault.node_among(["node1", "node0"]) == "node1"
+    assert fault.node_among(["a"]) is None
+    named = parse_fault("link-down:gpu-17.rack_2.example")
+    assert named.node_among(["gpu-16", "gpu-17.rack_2.example"]) == "gpu-17.rack_2.example"
+    assert named.node_among(["gpu-16", "gpu-17"]) is None
+    names = ("gpu-16", "gpu-17")
+    assert parse_faults(["agent-kill@3:gpu-17", "agent-kill@3:node1"], 8, 2, 10, names)
+    with pytest.raises(UsageError, match=r"there is no node 'gpu-18'.*gpu-1"):
+        parse_faults(["agent-kill@3:gpu-18"], 8, 2, 10, names)
 
 
 def test_faults_beyond_the_job_are_refused() -> None:

@@ -77,10 +77,10 @@ declare namespace Api {
     induced_s: number;
     victims: number;
     text: string;
-    works: Record<string, number>;
-    by_design: boolean;
-    since: number | null;
-    history: SlowPoints | null;
+    works?: Record<string, number>;
+    by_design?: boolean;
+    since?: number | null;
+    history?: SlowPoints | null;
   }
   interface Day {
     job: string;
@@ -96,10 +96,10 @@ declare namespace Api {
     incidents: IncidentThen[];
   }
   interface DiagnoseSpec {
-    nodes: string[];
-    suite: "quick" | "full";
-    tests: ("gemm" | "memory" | "disk" | "clock" | "kernel-log" | "nvml" | "loopback" | "device-copy" | "all-to-all" | "pair" | "all-reduce")[];
-    busy: boolean;
+    nodes?: string[];
+    suite?: "quick" | "full";
+    tests?: ("gemm" | "memory" | "disk" | "clock" | "kernel-log" | "nvml" | "loopback" | "device-copy" | "all-to-all" | "pair" | "all-reduce")[];
+    busy?: boolean;
   }
   interface Diagnosis {
     id: string;
@@ -135,7 +135,7 @@ declare namespace Api {
     cleared: string[];
   }
   interface Done {
-    ok: boolean;
+    ok?: boolean;
   }
   interface EarlierIncident {
     id: string;
@@ -268,8 +268,8 @@ declare namespace Api {
     name: string;
     state: "pending" | "starting" | "running" | "recovering" | "finished" | "failed" | "stopped";
     reason: string | null;
-    priority: number;
-    preempt: boolean;
+    priority?: number;
+    preempt?: boolean;
     generation: number;
     nnodes: number;
     nproc_per_node: number;
@@ -290,21 +290,21 @@ declare namespace Api {
     goodput: number | null;
     time: Spent;
     health: Health;
-    pause: JobPause | null;
+    pause?: JobPause | null;
     at_risk: AtRisk | null;
     sizes: number[] | null;
     assignment: Placement[];
-    steps_counted: boolean;
-    progress: string | null;
-    queued: boolean;
+    steps_counted?: boolean;
+    progress?: string | null;
+    queued?: boolean;
   }
   interface JobBrief {
     id: string;
     name: string;
     state: "pending" | "starting" | "running" | "recovering" | "finished" | "failed" | "stopped";
     reason: string | null;
-    priority: number;
-    preempt: boolean;
+    priority?: number;
+    preempt?: boolean;
     generation: number;
     nnodes: number;
     nproc_per_node: number;
@@ -315,17 +315,17 @@ declare namespace Api {
     started_at: number | null;
     ended_at: number | null;
     exit_code: number | null;
-    nodes: string[];
+    nodes?: string[];
   }
   interface JobLimits {
-    hang_steps: number | null;
-    hang_floor: number | null;
-    hang_limit_start: number | null;
-    stuck_limit: number | null;
-    pause_limit: number | null;
-    idle_limit: number | null;
-    idle_limit_start: number | null;
-    pause_alert: number | null;
+    hang_steps?: number | null;
+    hang_floor?: number | null;
+    hang_limit_start?: number | null;
+    stuck_limit?: number | null;
+    pause_limit?: number | null;
+    idle_limit?: number | null;
+    idle_limit_start?: number | null;
+    pause_alert?: number | null;
   }
   interface JobPause {
     life: "busy" | "idle" | "unknown";
@@ -339,17 +339,17 @@ declare namespace Api {
     usual_seconds: number;
   }
   interface JobSpec {
-    name: string;
+    name?: string;
     program: ProgramSpec;
-    nnodes: number;
-    nproc_per_node: number;
-    max_restarts: number | null;
-    node_counts: number[];
-    max_steps: number | null;
-    faults: string[];
-    limits: JobLimits | null;
-    priority: number;
-    preempt: boolean;
+    nnodes?: number;
+    nproc_per_node?: number;
+    max_restarts?: number | null;
+    node_counts?: number[];
+    max_steps?: number | null;
+    faults?: string[];
+    limits?: JobLimits | null;
+    priority?: number;
+    preempt?: boolean;
   }
   interface Lanes {
     job: string;
@@ -447,7 +447,7 @@ declare namespace Api {
     answer: string;
   }
   interface NotifySpec {
-    receiver: string;
+    receiver?: string;
   }
   interface Phase {
     name: string;
@@ -482,17 +482,17 @@ declare namespace Api {
   }
   interface ProgramSpec {
     target: string;
-    args: string[];
-    module: boolean;
-    cwd: string;
-    env: Record<string, string>;
-    hooks: boolean;
-    warm: boolean;
-    executable: boolean;
-    virtual_local_rank: boolean;
-    log_dir: string;
-    redirects: string;
-    stdin: string;
+    args?: string[];
+    module?: boolean;
+    cwd?: string;
+    env?: Record<string, string>;
+    hooks?: boolean;
+    warm?: boolean;
+    executable?: boolean;
+    virtual_local_rank?: boolean;
+    log_dir?: string;
+    redirects?: string;
+    stdin?: string;
   }
   interface Ranks {
     rank: number[];
@@ -516,7 +516,7 @@ declare namespace Api {
     sizes: number[] | null;
   }
   interface RestartSpec {
-    dump: boolean;
+    dump?: boolean;
   }
   interface RunbookEntry {
     kind: string;
@@ -540,6 +540,27 @@ declare namespace Api {
     at: number[];
     share: number[];
     ratio: (number | null)[];
+  }
+  interface SomeRanks {
+    rank?: number[];
+    node?: number[];
+    pp?: (number | null)[];
+    dp?: (number | null)[];
+    tp?: (number | null)[];
+    step?: (number | null)[];
+    phase?: number[];
+    state?: number[];
+    step_seconds?: (number | null)[];
+    progress_age?: (number | null)[];
+    mfu?: (number | null)[];
+    part_seconds?: Record<string, (number | null)[]>;
+    memory_bytes?: (number | null)[];
+    operation?: number[];
+    nodes?: string[];
+    phases?: string[];
+    states?: string[];
+    operations?: string[];
+    sizes?: number[] | null;
   }
   interface Spent {
     wall: number;
@@ -589,7 +610,7 @@ declare namespace Api {
     generation: number[];
   }
   interface StopSpec {
-    grace: number;
+    grace?: number;
   }
   interface Stored {
     at: number;

@@ -34,7 +34,9 @@ def rendered(schemas: dict[str, Any]) -> str:
         if "properties" not in schema:
             continue
         lines.append(f"  interface {name} {{")
-        lines += [f"    {field}: {type_of(of)};" for field, of in schema["properties"].items()]
+        required = schema.get("required", [])
+        for field, of in schema["properties"].items():
+            lines.append(f"    {field}{'' if field in required else '?'}: {type_of(of)};")
         lines.append("  }")
     return "\n".join([*lines, "}", ""])
 

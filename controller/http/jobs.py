@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from holdfast.base.errors import NotFound
@@ -44,6 +45,15 @@ class Hour(BaseModel):
         description="Seconds of work lost if a worker failed; else, if the job failed."
     )
     spares: list[int]
+
+
+def _optional(name: str, field: FieldInfo) -> Any:
+    empty: Any = {"part_seconds": dict, "sizes": type(None)}.get(name, list)
+    return field.annotation, Field(default_factory=empty, description=field.description)
+
+
+_SOME: Any = {name: _optional(name, field) for name, field in models.Ranks.model_fields.items()}
+SomeRanks = create_model("SomeRanks", __doc__="Those columns that were asked for, with their tables.", **_SOME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +267,7 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
 def _columns(facade: Facade, which: Which) -> APIRouter:
     api = APIRouter(tags=["look"])
 
-    @api.get("/ranks", response_model=models.Ranks, summary="All ranks, as columns")
+    @api.get("/ranks", response_model=models.Ranks | SomeRanks, summary="All ranks, as columns")
     async def ranks(
         request: Request,
         id: Annotated[str, Depends(which.reads)],

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from holdfast.base.json_text import encode
 from holdfast.controller.http import diagnose as http_diagnose
 from holdfast.controller.http import models
-from holdfast.controller.http.jobs import Hour
+from holdfast.controller.http.jobs import Hour, SomeRanks
 from holdfast.controller.http.past import days
 from holdfast.controller.http.routes import RunbookEntry, WholeIncident
 from tests.controller.support.asking import ask, error
@@ -34,6 +34,7 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/job/hour", Hour),
     ("/api/v1/runbook/worker-killed", RunbookEntry),
     ("/api/v1/ranks", models.Ranks),
+    ("/api/v1/ranks?columns=state,phase", SomeRanks),
     ("/api/v1/steps?since=5&limit=3", models.Steps),
     ("/api/v1/incidents", list[models.Incident]),
     ("/api/v1/incidents/i1", WholeIncident),

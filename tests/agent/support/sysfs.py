@@ -1,5 +1,6 @@
 """A small but faithful sysfs: RDMA devices and network interfaces as the kernel lays them out."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,13 @@ STATISTICS = [
 def put(path: Path, text: str | int) -> None:
     """Write a file in place, as the kernel changes a value under an open descriptor."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n")
+    data = f"{text}\n".encode()
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(opened, data, 0)  # at no instant is the file empty: a sampler reads the old value or the new one
+        os.ftruncate(opened, len(data))
+    finally:
+        os.close(opened)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def test_every_view_is_reached_by_keyboard_and_says_where_it_is(served: Served, 
     page = open_page(watched, served)
     links = page.locator("#views a")
     names = links.all_inner_texts()
-    assert names == ["Overview", "Incidents", "Slow", "Nodes", "Run"]
+    assert names == ["Overview", "Incidents", "Slow", "Nodes", "Run", "Logs"]
     for i, name in enumerate(names):
         links.nth(i).focus()
         page.keyboard.press("Enter")

@@ -38,9 +38,15 @@ class Served:
         self._loop.call_soon_threadsafe(self.facade.fault, rank)
 
     def tick(self, times: int) -> None:
-        """Let two seconds pass so many times; each ends the phase of an incident. For one that is not live."""
+        """Two seconds pass so many times, each ends the phase of an incident; all is over when this returns.
+
+        For one that is not live.
+        """
+        done = threading.Event()
         for _ in range(times):
             self._loop.call_soon_threadsafe(self.facade.tick, 2.0)
+        self._loop.call_soon_threadsafe(done.set)
+        assert done.wait(30)
 
     def end(self) -> None:
         """Close what was opened of it before stopping: a page that still asks would complain."""

@@ -101,6 +101,8 @@ def build(config: ControllerConfig) -> Shell:
     steps = {job: journal.steps(job) for job in _jobs_to_restore(entities)}
     at = now()
     brain.restore(entities, steps, at)
+    for id, one in brain.jobs.brains.items():
+        one.c.ledger.restore_superseded(journal.superseded(id))
     folder, budget = config.state_dir / "spans", config.span_store_mb << 20
     store = SpanStore(folder, budget, config.span_store_age, brain.jobs.shape)
     shell = Shell(

@@ -608,6 +608,8 @@ declare namespace Api {
     tokens: (number | null)[];
     at: (number | null)[];
     generation: number[];
+    mfu: (number | null)[];
+    grad_norm: (number | null)[];
   }
   interface StopSpec {
     grace?: number;

@@ -33,6 +33,9 @@ class JobFrames:
         self.c.ranks.update(sample, now.mono, node.lag, heartbeat_interval)
         if sample.meters is None:
             return []
+        progress = self.c.job.progress
+        step = sample.step + progress.base(sample.generation) if progress.counted else sample.step
+        self.c.ledger.measure(sample.generation, step, sample.meters)
         return self.recovery.found_at_nodes(self.detectors.gradients(sample.step, sample.meters, now), now)
 
     def is_busy(self, node: str) -> bool:

@@ -58,6 +58,9 @@ class Facade(Protocol):
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
         """`models.Steps` of the job's finished steps after `since`, at most the newest `limit`."""
 
+    def superseded_steps(self, limit: int = 5000, id: str = "") -> Json:
+        """`models.Steps` that earlier generations did and that were done again, or will be: by generation and step."""
+
     def incidents(self, id: str = "") -> list[Json]:
         """`models.Incident` of one job; without an id of all of them, also those of nodes. Newest first."""
 

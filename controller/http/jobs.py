@@ -288,6 +288,15 @@ def _columns(facade: Facade, which: Which) -> APIRouter:
         data = facade.steps(since=since, limit=limit, id=id)
         return await answer(request, lambda: encode(data))
 
+    @api.get("/steps/superseded", response_model=models.Steps, summary="Steps of earlier generations, done again since")
+    async def superseded_steps(
+        request: Request,
+        id: Annotated[str, Depends(which.reads)],
+        limit: Annotated[int, Query(ge=1, le=100_000, description="Only the newest so many.")] = 5000,
+    ) -> Response:
+        data = facade.superseded_steps(limit=limit, id=id)
+        return await answer(request, lambda: encode(data))
+
     return api
 
 

@@ -419,6 +419,8 @@ class Steps(_Answer):
     tokens: list[Number]
     at: list[Number]
     generation: list[int]
+    mfu: list[Number]
+    grad_norm: list[Number] = Field(description="Of all parameters, before clipping.")
 
 
 class NicTraffic(_Answer):

@@ -7,7 +7,7 @@ whole machine loses power, and then the agents' own reports say what really runs
 import json
 import math
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ CREATE TABLE IF NOT EXISTS history (seq INTEGER PRIMARY KEY, at REAL NOT NULL, k
 CREATE TABLE IF NOT EXISTS step (job TEXT NOT NULL, step INTEGER NOT NULL, loss REAL, seconds REAL NOT NULL,
                                  tokens INTEGER NOT NULL, at REAL NOT NULL, generation INTEGER NOT NULL,
                                  PRIMARY KEY (job, step)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS step_meter (job TEXT NOT NULL, step INTEGER NOT NULL, mfu REAL, grad_norm REAL,
+                                       PRIMARY KEY (job, step)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS superseded (job TEXT NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL, loss REAL,
+                                       seconds REAL NOT NULL, tokens INTEGER NOT NULL, at REAL NOT NULL, mfu REAL,
+                                       grad_norm REAL, PRIMARY KEY (job, generation, step)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS moment (job TEXT NOT NULL, at REAL NOT NULL, doc TEXT NOT NULL,
                                    PRIMARY KEY (job, at)) WITHOUT ROWID;
 """
@@ -35,6 +40,16 @@ _OF_ENTITIES = (
     "INSERT INTO history (kind, id, doc, at) VALUES (?, ?, ?, ?)",
 )
 _OF_STEPS = "INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?, ?)"
+_OF_METERS = "INSERT OR REPLACE INTO step_meter VALUES (?, ?, ?, ?)"
+_OF_SUPERSEDED = "INSERT OR REPLACE INTO superseded VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_READ_STEPS = """
+SELECT step.step, loss, seconds, tokens, at, generation, mfu, grad_norm
+FROM step LEFT JOIN step_meter USING (job, step) WHERE job = ? ORDER BY step.step
+"""
+_READ_SUPERSEDED = """
+SELECT step, loss, seconds, tokens, at, generation, mfu, grad_norm
+FROM superseded WHERE job = ? ORDER BY generation, step
+"""
 _OF_MOMENTS = "INSERT OR REPLACE INTO moment VALUES (?, ?, ?)"
 _OF_THE_ROW = (
     sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError,
@@ -81,12 +96,17 @@ class Journal:
                 left_out.append(f"{r.kind} {r.id}: {error}")
         return left_out + self._commit(rows, *_OF_ENTITIES) if rows else left_out
 
-    def write_steps(self, job: str, rows: Iterable[StepRow]) -> list[str]:
-        """The same for steps."""
-        values = [
-            (job, r.step, None if math.isnan(r.loss) else r.loss, r.seconds, r.tokens, r.at, r.generation) for r in rows
+    def write_steps(self, job: str, rows: Sequence[StepRow], superseded: Sequence[StepRow] = ()) -> list[str]:
+        """The same for steps, and for those that others took the place of."""
+        steps = [(job, r.step, _null(r.loss), r.seconds, r.tokens, r.at, r.generation) for r in rows]
+        meters = [(job, r.step, _null(r.mfu), _null(r.grad_norm)) for r in rows]
+        former = [
+            (job, r.generation, r.step, _null(r.loss), r.seconds, r.tokens, r.at, _null(r.mfu), _null(r.grad_norm))
+            for r in superseded
         ]
-        return self._commit(values, _OF_STEPS) if values else []
+        left_out = self._commit(former, _OF_SUPERSEDED) if former else []
+        left_out += self._commit(steps, _OF_STEPS) if steps else []
+        return left_out + (self._commit(meters, _OF_METERS) if meters else [])
 
     def write_moments(self, moments: Iterable[tuple[str, dict[str, Any]]], at: float) -> list[str]:
         """The same for what jobs are now: (id of the job, `shell.moment.moment`)."""
@@ -144,15 +164,22 @@ class Journal:
 
     def steps(self, job: str) -> list[StepRow]:
         """Those that can be read; `damaged` names the others."""
+        return self._rows(_READ_STEPS, job)
+
+    def superseded(self, job: str) -> list[StepRow]:
+        """Likewise of what earlier generations did that was done again."""
+        return self._rows(_READ_SUPERSEDED, job)
+
+    def _rows(self, statement: str, job: str) -> list[StepRow]:
         rows: list[StepRow] = []
         try:
-            for step, loss, seconds, *rest in self._db.execute(
-                "SELECT step, loss, seconds, tokens, at, generation FROM step WHERE job = ? ORDER BY step", (job,)
-            ):
+            for step, loss, seconds, *rest in self._db.execute(statement, (job,)):
                 try:
-                    tokens, at, generation = rest
-                    known = math.nan if loss is None else float(loss)
-                    row = StepRow(_int(step), known, float(seconds), _int(tokens), float(at), _int(generation))
+                    tokens, at, generation, mfu, grad_norm = rest
+                    row = StepRow(
+                        _int(step), _float(loss), float(seconds), _int(tokens), float(at), _int(generation),
+                        _float(mfu), _float(grad_norm),
+                    )  # fmt: skip
                 except _OF_THE_ROW as error:
                     self.damaged.append(f"step {step!r:.40} of {job}: {error}")
                     continue
@@ -189,6 +216,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
+
+
+def _null(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _float(value: Any) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _int(value: object) -> int:

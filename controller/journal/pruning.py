@@ -10,8 +10,9 @@ Measured (`python benchmarks/journal_retention.py`, 2 cores, load 6): a sweep th
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.controller.journal.retention import (
     EntityRow,
@@ -65,6 +66,7 @@ class Sweep:
         yield from self._entities()
         yield from self._history()
         yield from self._steps()
+        yield from self._superseded()
         yield from self._moments()
 
     def _entities(self) -> Iterator[None]:
@@ -121,9 +123,23 @@ class Sweep:
                 for n in range(0, len(drop), DELETED):
                     marks = [(job, row.step) for row in drop[n : n + DELETED]]
                     self._delete("DELETE FROM step WHERE job = ? AND step = ?", marks)
+                    self._delete("DELETE FROM step_meter WHERE job = ? AND step = ?", marks)
                     self.steps += len(marks)
                     yield
             job = self._next_job("step", job)
+            yield
+
+    def _superseded(self) -> Iterator[None]:
+        job = self._next_job("superseded", "")
+        while job is not None:
+            until = self._now - self._bounds.age if self._stays(job) else float("inf")
+            while rows := self._db.execute(
+                "SELECT job, generation, step FROM superseded WHERE job = ? AND at < ? LIMIT ?", (job, until, DELETED)
+            ).fetchall():
+                self._delete("DELETE FROM superseded WHERE job = ? AND generation = ? AND step = ?", rows)
+                self.steps += len(rows)
+                yield
+            job = self._next_job("superseded", job)
             yield
 
     def _moments(self) -> Iterator[None]:
@@ -148,9 +164,7 @@ class Sweep:
         found = self._db.execute(f"SELECT min(job) FROM {table} WHERE job > ?", (before,)).fetchone()[0]
         return None if found is None else str(found)
 
-    def _delete(
-        self, statement: str, rows: list[EntityRow] | list[tuple[int]] | list[tuple[str, int]] | list[tuple[str, float]]
-    ) -> None:
+    def _delete(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.executemany(statement, rows)

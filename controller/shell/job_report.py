@@ -1,6 +1,7 @@
 """The report of one job for viewers, as plain data (its shapes: `http.models`)."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.goodput import DAY, HOUR, LOSSES, Account
+from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RANK_STATES, RankState, RankTable
 from holdfast.wire import types as t
@@ -194,6 +196,19 @@ def _time(brain: JobBrain, until: float) -> Json:
 def _unknown(job: Job) -> tuple[Account, ...]:
     """Losses that are unknown: what a program that numbers no steps did again."""
     return () if job.is_repeat_known else (Account.RECOMPUTE,)
+
+
+def steps_doc(rows: Sequence[StepRow]) -> Json:
+    return {
+        "step": [r.step for r in rows],
+        "loss": [number(r.loss) for r in rows],
+        "seconds": [r.seconds for r in rows],
+        "tokens": [r.tokens for r in rows],
+        "at": [r.at for r in rows],
+        "generation": [r.generation for r in rows],
+        "mfu": [number(r.mfu) for r in rows],
+        "grad_norm": [number(r.grad_norm) for r in rows],
+    }
 
 
 def plan_doc(published: t.PlanPublished) -> Json | None:

@@ -16,7 +16,7 @@ from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.certificate_watch import CertificateWatch
 from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.health_facts import health_doc, slow_cost
-from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
+from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, plan_doc, ranks_doc, steps_doc
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.reader import read_kept, read_newest
 from holdfast.controller.state.events import (
@@ -163,15 +163,11 @@ class Report:
 
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
         brain = self._brain(id)
-        rows = brain.c.ledger.sorted_rows(since)[-limit:] if brain is not None else []
-        return {
-            "step": [r.step for r in rows],
-            "loss": [number(r.loss) for r in rows],
-            "seconds": [r.seconds for r in rows],
-            "tokens": [r.tokens for r in rows],
-            "at": [r.at for r in rows],
-            "generation": [r.generation for r in rows],
-        }
+        return steps_doc(brain.c.ledger.sorted_rows(since)[-limit:] if brain is not None else [])
+
+    def superseded_steps(self, limit: int = 5000, id: str = "") -> Json:
+        brain = self._brain(id)
+        return steps_doc(brain.c.ledger.earlier_rows()[-limit:] if brain is not None else [])
 
     def hour(self, since: float = 0.0, id: str = "") -> Json | None:
         brain = self._brain(id)

@@ -143,16 +143,16 @@ class Shell:
     def flush_steps(self) -> None:
         self._flush_recording()
         for job, brain in self.brain.jobs.brains.items():
-            rows = brain.c.ledger.take_dirty()
+            rows, superseded = brain.c.ledger.take_dirty(), brain.c.ledger.take_superseded()
             if not rows:
                 continue
             start = time.perf_counter()
             try:
-                self._report_left_out(self.journal.write_steps(job, rows))
+                self._report_left_out(self.journal.write_steps(job, rows, superseded))
                 self.journal_failing = False
             except sqlite3.Error as error:
                 self.journal_failing = True
-                brain.c.ledger.dirty.update(row.step for row in rows)
+                brain.c.ledger.not_written(rows, superseded)
                 log.error("journal.failed", error=str(error))
                 return
             self.journal_seconds += time.perf_counter() - start

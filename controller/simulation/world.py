@@ -175,7 +175,7 @@ class World(SimulationState):
         self.later(self.rng.uniform(0.5, 5.0), self._restart_controller)
 
     def _restart_controller(self) -> None:
-        steps = {id: brain.c.ledger.sorted_rows()[-_KEPT:] for id, brain in self.brain.jobs.brains.items()}
+        steps = {id: list(brain.c.ledger.rows.values())[-_KEPT:] for id, brain in self.brain.jobs.brains.items()}
         self.away = False
         self.brain = self._boot()
         entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]

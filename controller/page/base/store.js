@@ -11,7 +11,7 @@ export const state = {
   ranks: null, // as /api/v1/ranks, columns maybe Float64Array
   nodes: [], // as /api/v1/nodes?detail=false
   incidents: new Map(), // by id, oldest history included
-  steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [] },
+  steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [], mfu: [], grad_norm: [] },
   blame: null, // as /api/v1/blame/newest
   blamed: null, // as /api/v1/blame, once it was opened
   past: null, // as /api/v1/job/then, while the address names a time; with `problem` where nothing is kept of it

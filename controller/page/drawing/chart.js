@@ -16,6 +16,8 @@ export class Chart {
     this.x = [];
     this.y = [];
     this.marks = []; // [{x, colour}]
+    /** @type {{ x: number[], y: number[], stroke: string, dash: number[] }[]} */
+    this.behind = []; // other runs, drawn first
     /** @type {[number, number] | null} */
     this.bounds = null; // of what is shown vertically
     this.cursor = null; // x under the pointer, shared between charts
@@ -27,8 +29,8 @@ export class Chart {
     canvas.addEventListener("pointerleave", () => this.onCursor(null));
   }
 
-  set(x, y, marks) {
-    Object.assign(this, { x, y, marks });
+  set(x, y, marks, behind = []) {
+    Object.assign(this, { x, y, marks, behind });
     this.bounds = this.range();
     this.redraw();
   }
@@ -56,7 +58,9 @@ export class Chart {
     const [width, height] = [full - PAD.left - PAD.right, tall - PAD.top - PAD.bottom];
     if (width < 20 || height < 20 || this.bounds === null) return;
     const [low, high] = this.bounds;
-    const [x0, x1] = [this.x[0], Math.max(this.x.at(-1), this.x[0] + 1)];
+    const series = [this, ...this.behind].filter((one) => one.x.length);
+    const x0 = Math.min(...series.map((one) => one.x[0]));
+    const x1 = Math.max(x0 + 1, ...series.map((one) => Math.max(one.x.at(-1), one.x[0])));
     const px = (x) => PAD.left + ((x - x0) / (x1 - x0)) * width;
     const py = (y) => PAD.top + height - ((y - low) / (high - low)) * height;
     const frame = { left: PAD.left, top: PAD.top, width, height, x0, x1, low, high, px, py };
@@ -64,13 +68,14 @@ export class Chart {
     context.font = FONT;
     this.drawGrid(context, frame);
     this.drawMarks(context, frame);
-    this.drawLine(context, frame);
+    for (const other of this.behind) this.drawLine(context, frame, other);
+    this.drawLine(context, frame, { x: this.x, y: this.y, stroke: this.options.stroke, dash: [] });
     this.drawCursor(context, frame);
   }
 
   /** @returns {[number, number] | null} */
   range() {
-    const values = this.y.filter(known);
+    const values = [this, ...this.behind].flatMap((one) => one.y.filter(known));
     if (!values.length) return null;
     const sorted = Float64Array.from(values).sort();
     const low = sorted[0];
@@ -122,10 +127,10 @@ export class Chart {
     }
   }
 
-  drawLine(context, { left, top, width, px, py, high }) {
-    const { x, y } = this;
-    context.strokeStyle = context.fillStyle = colour(this.options.stroke);
+  drawLine(context, { left, top, width, px, py, high }, { x, y, stroke, dash }) {
+    context.strokeStyle = context.fillStyle = colour(stroke);
     context.lineWidth = 1.5;
+    context.setLineDash(dash);
     context.lineJoin = "round";
     context.beginPath();
     let [column, least, most, last, drawing] = [-1, 0, 0, 0, false];
@@ -156,6 +161,7 @@ export class Chart {
     }
     flush();
     context.stroke();
+    context.setLineDash([]);
     if (x.length === 1) context.fillRect(left - 1, last - 1, 3, 3);
     if (carets.size > width / 4) return;
     for (const at of carets) {

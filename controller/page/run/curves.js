@@ -1,18 +1,23 @@
-// Loss, step time and tokens per second by step, with a mark where an incident or a restart was.
+// Loss, gradient norm, step time, tokens per second and MFU by step, with a mark where an incident or a restart was.
+// Behind them lie earlier generations and another job, where there are any.
 
 import { Chart } from "../drawing/chart.js";
 import { byId, segments, setText } from "../base/dom.js";
-import { count, known, loss, seconds, short } from "../base/format.js";
+import { count, known, loss, percent, seconds, short } from "../base/format.js";
 import { past } from "../base/router.js";
 import { on, state } from "../base/store.js";
+import { behind } from "./laid_over.js";
 
 let range = 0;
 
 export function startCurves() {
+  const plain = (value) => String(Number(value.toPrecision(4)));
   const charts = [
-    { chart: new Chart(byId("loss"), { stroke: "curve", tick: (value) => String(Number(value.toPrecision(4))) }), column: "loss", text: loss, output: byId("loss-value") },
+    { chart: new Chart(byId("loss"), { stroke: "curve", tick: plain }), column: "loss", text: loss, output: byId("loss-value") },
+    { chart: new Chart(byId("norm"), { stroke: "curve", tick: plain, cap: 5 }), column: "grad_norm", text: (value) => short(value), output: byId("norm-value") },
     { chart: new Chart(byId("time"), { stroke: "curve-2", tick: (value) => (value ? seconds(value) : "0"), cap: 3 }), column: "seconds", text: seconds, output: byId("time-value") },
     { chart: new Chart(byId("tokens"), { stroke: "curve", tick: (value) => short(value) }), column: "tokens", text: short, output: byId("tokens-value") },
+    { chart: new Chart(byId("mfu"), { stroke: "curve-2", tick: (value) => percent(value) }), column: "mfu", text: (value) => percent(value), output: byId("mfu-value") },
   ];
 
   const tellValues = () => {
@@ -30,10 +35,16 @@ export function startCurves() {
     const x = steps.step.slice(from, until);
     const marks = findMarks(steps, from).filter(({ x: step }) => !x.length || step <= x[x.length - 1]);
     for (const { chart, column } of charts) {
-      const values = column === "tokens" ? rates(steps, from).slice(0, x.length) : steps[column].slice(from, until);
-      chart.set(x, values, marks);
-      const last = values.at(-1);
-      if (known(last)) chart.canvas.setAttribute("aria-label", `${column} by step, last ${last.toPrecision(4)} at step ${x.at(-1)}`);
+      const own = line(steps, column, from, until);
+      // What began earlier is cut off where the shown range begins.
+      const others = behind().map(({ steps: other, ...look }) => {
+        const first = range ? other.step.findIndex((step) => step >= (x[0] ?? 0)) : 0;
+        return { ...look, ...(first < 0 ? { x: [], y: [] } : line(other, column, first, other.step.length)) };
+      });
+      chart.set(own.x, own.y, marks, others);
+      chart.canvas.closest("figure").hidden = SOMETIMES.includes(column) && !own.x.length;
+      const last = own.y.at(-1);
+      if (known(last)) chart.canvas.setAttribute("aria-label", `${NAMES[column]} by step, last ${last.toPrecision(4)} at step ${own.x.at(-1)}`);
     }
     tellValues();
   };
@@ -46,7 +57,7 @@ export function startCurves() {
       tellValues();
     };
   }
-  on("steps incidents then", show);
+  on("steps incidents then laid-over", show);
   on("theme", () => charts.forEach(({ chart }) => chart.redraw()));
   segments(document.querySelector(".curves .segments"), ({ range: wanted }) => {
     range = Number(wanted);
@@ -54,7 +65,18 @@ export function startCurves() {
   });
 }
 
-const rates = ({ tokens, seconds: took }, from) => tokens.slice(from).map((many, i) => (took[from + i] > 0 ? many / took[from + i] : null));
+const NAMES = { loss: "loss", grad_norm: "gradient norm", seconds: "step time", tokens: "tokens per second", mfu: "MFU" };
+const SOMETIMES = ["grad_norm", "mfu"]; // a script reports neither; of fast steps only some are reported
+
+/** The points of a column from one position to another, for a chart. Pure. */
+export function line(steps, column, from, until) {
+  const x = steps.step.slice(from, until);
+  const y = column === "tokens" ? rates(steps, from, until) : steps[column].slice(from, until);
+  if (!SOMETIMES.includes(column)) return { x, y };
+  return { x: x.filter((_, i) => known(y[i])), y: y.filter(known) };
+}
+
+const rates = ({ tokens, seconds: took }, from, until) => tokens.slice(from, until).map((many, i) => (took[from + i] > 0 ? many / took[from + i] : null));
 
 function findMarks(steps, from) {
   const marks = [];

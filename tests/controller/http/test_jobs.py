@@ -44,6 +44,7 @@ SHAPES: list[tuple[str, Any]] = [
     ("/health", models.Health),
     ("/ranks", models.Ranks),
     ("/steps", models.Steps),
+    ("/steps/superseded", models.Steps),
     ("/incidents", list[models.Incident]),
     ("/blame", Blame),
     ("/blame/heat", Heat),
@@ -134,7 +135,7 @@ def test_a_name_means_the_active_job_before_one_that_ended(facade: FakeFacade) -
 def test_an_unknown_job_is_one_line_that_says_where_to_look(facade: FakeFacade) -> None:
     app = create_app(facade, Auth())
     under = [(m, p) for p, methods in app.openapi()["paths"].items() if "/jobs/{id}" in p for m in methods]
-    assert len(under) == 22
+    assert len(under) == 23
     for method, path in under:
         body = {"fault": "kill:rank1"} if path.endswith("/inject") else None
         answer = ask(facade, method.upper(), path.replace("{id}", "gone"), json=body)

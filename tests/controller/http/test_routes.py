@@ -36,6 +36,7 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/ranks", models.Ranks),
     ("/api/v1/ranks?columns=state,phase", SomeRanks),
     ("/api/v1/steps?since=5&limit=3", models.Steps),
+    ("/api/v1/steps/superseded?limit=3", models.Steps),
     ("/api/v1/incidents", list[models.Incident]),
     ("/api/v1/incidents/i1", WholeIncident),
 ]

@@ -40,6 +40,36 @@ def test_the_newest_of_each_is_what_comes_back(path: Path) -> None:
     assert history == [("job", '{"n": 1}'), ("node", '{"cordoned": true}'), ("job", '{"n": 2}')]
 
 
+def test_superseded_steps_and_meters_come_back(path: Path) -> None:
+    journal = Journal(path)
+    former = [StepRow(n, 9.0, 0.25, 64, 1000.0, 1, 0.4, math.nan) for n in range(2)]
+    newer = [StepRow(0, 1.5, 0.25, 64, 2000.0, 3, 0.41, 2.5)]
+    journal.write_steps("j1", newer, former)
+    journal.write_steps("j1", newer, [StepRow(0, 8.0, 0.25, 64, 1500.0, 2, math.nan, math.nan)])
+    journal.close()
+    journal = Journal(path)
+    assert journal.steps("j1") == newer
+    back = journal.superseded("j1")
+    assert [(row.generation, row.step, row.loss) for row in back] == [(1, 0, 9.0), (1, 1, 9.0), (2, 0, 8.0)]
+    assert back[0].mfu == 0.4
+    assert math.isnan(back[0].grad_norm)
+    assert journal.superseded("j2") == []
+    journal.close()
+
+
+def test_a_journal_without_meters_is_read_as_before(path: Path) -> None:
+    """As earlier versions left it, whose table of steps had no others beside it."""
+    journal = Journal(path)
+    journal.write_steps("j1", [row(0)])
+    journal.close()
+    db = sqlite3.connect(path)
+    db.executescript("DROP TABLE step_meter; DROP TABLE superseded;")
+    db.close()
+    journal = Journal(path)
+    assert [r.loss for r in journal.steps("j1")] == [1.5]
+    journal.close()
+
+
 def test_steps_come_back_bit_for_bit_and_nan_as_nan(path: Path) -> None:
     journal = Journal(path)
     losses = [5.537479400634766, math.nan, math.inf, 0.1 + 0.2]

@@ -134,7 +134,9 @@ def filled(journal: Journal) -> None:
         incidents = [Record("incident", f"i{n}", {}) for n in (range(300) if job == "old" else range(300, 310))]
         journal.write([Record("job", job, {}), Record("exit", f"{job}:0", {}), *incidents], at)
         journal.write_steps(job, [StepRow(n, 1.0, 0.1, 1, at, 1) for n in range(1500)])
+        journal.write_steps(job, [], [StepRow(n, 1.0, 0.1, 1, at, 1) for n in range(300)])
     journal.write_steps("new", [StepRow(n, 1.0, 0.1, 1, OLD, 1) for n in range(20)])
+    journal.write_steps("new", [], [StepRow(n, 1.0, 0.1, 1, OLD, 2) for n in range(7)])
 
 
 def counts(journal: Journal) -> tuple[int, ...]:
@@ -150,7 +152,12 @@ def test_a_sweep_leaves_what_is_within_the_bounds(journal: Journal, monkeypatch:
     sweep = Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW)
     sweep.run(go_on)
     assert counts(journal) == (12, 12, 1480)
-    assert (len(sweep.entities), sweep.history, sweep.steps) == (302, 302, 1520)
+    assert (len(sweep.entities), sweep.history, sweep.steps) == (302, 302, 1520 + 307)
+    assert [(row.generation, row.step) for row in journal.superseded("new")] == [(1, n) for n in range(300)]
+    assert journal.superseded("old") == []
+    db = sqlite3.connect(journal.path)
+    assert db.execute("SELECT count(*) FROM step_meter").fetchone() == (1480,)
+    db.close()
     assert [row.step for row in journal.steps("new")] == list(range(20, 1500))
     again = Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW)
     again.run(go_on)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 from playwright.sync_api import Page, expect
@@ -34,19 +35,19 @@ class Served:
             if ticking is not None:
                 ticking.cancel()
 
+    def do(self, *changes: Callable[[], object]) -> None:
+        """Changes of its state, between two events of its loop; all are done when this returns."""
+        done = threading.Event()
+        for change in (*changes, done.set):
+            self._loop.call_soon_threadsafe(change)
+        assert done.wait(30)
+
     def fault(self, rank: int) -> None:
-        self._loop.call_soon_threadsafe(self.facade.fault, rank)
+        self.do(lambda: self.facade.fault(rank))
 
     def tick(self, times: int) -> None:
-        """Two seconds pass so many times, each ends the phase of an incident; all is over when this returns.
-
-        For one that is not live.
-        """
-        done = threading.Event()
-        for _ in range(times):
-            self._loop.call_soon_threadsafe(self.facade.tick, 2.0)
-        self._loop.call_soon_threadsafe(done.set)
-        assert done.wait(30)
+        """Two seconds pass so many times; each ends the phase of an incident. For one that is not live."""
+        self.do(*[lambda: self.facade.tick(2.0)] * times)
 
     def end(self) -> None:
         """Close what was opened of it before stopping: a page that still asks would complain."""

@@ -25,6 +25,20 @@ def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: 
     expect(page.locator("#history-title")).to_contain_text("node1")
 
 
+def test_curves_show_earlier_generations_and_another_job_behind_the_own(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/run")
+    for name in ("loss", "norm", "time", "tokens", "mfu"):
+        expect(page.locator(f"#{name}-value")).to_have_text(re.compile(r"\d"))
+    expect(page.locator("#curves-behind")).to_be_empty()
+    expect(page.locator("#curves-other")).to_be_hidden()
+    served.do(lambda: served.facade.fault(3), served.facade.recover)
+    expect(page.locator("#curves-behind")).to_have_text("faint: 1 earlier generation, done again since")
+    assert page.evaluate("fetch('/api/v1/steps/superseded').then((a) => a.json()).then((s) => s.step.length)") == 3
+    served.do(lambda: served.facade.add_job("other"))
+    page.locator("#curves-job").select_option(label="demo")
+    expect(page.locator("#curves-behind")).to_contain_text("dashed: demo")
+
+
 def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Watched) -> None:
     page = open_page(watched, served, "#/slow")
     culprit = page.locator("#culprits .culprit").first

@@ -11,6 +11,7 @@ from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
 from holdfast.controller.past.slowness import SlowHistory
 from holdfast.controller.shell.health_facts import health_json
+from holdfast.controller.shell.job_report import steps_doc
 from holdfast.controller.shell.log_hub import said_by
 from holdfast.controller.shell.log_tail import KeptChunk
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
@@ -159,7 +160,7 @@ class FakeFacade(FakeTraining):
             judge(
                 Facts(
                     now=self.now, state=state, since=self.started, restarts=self.generation - 1, step=self.step,
-                    max_steps=5000, step_seconds=last[2] if last else None, world=self.world, nodes=self.num_nodes,
+                    max_steps=5000, step_seconds=last.seconds if last else None, world=self.world, nodes=self.num_nodes,
                     is_queued=self.queued, live=live, pause=pause, safe=self.step,
                 )
             )
@@ -186,9 +187,9 @@ class FakeFacade(FakeTraining):
             "ended_at": self.ended_at,
             "exit_code": None,
             "step": self.step,
-            "loss": last[1] if last else math.nan,
-            "tokens_per_s": last[3] / last[2] if last else None,
-            "step_seconds": last[2] if last else None,
+            "loss": last.loss if last else math.nan,
+            "tokens_per_s": last.tokens / last.seconds if last else None,
+            "step_seconds": last.seconds if last else None,
             "mfu": 0.41 if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
@@ -263,9 +264,10 @@ class FakeFacade(FakeTraining):
         return job
 
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
-        rows = [row for row in self.of(id).rows if row[0] > since][-limit:]
-        names = ("step", "loss", "seconds", "tokens", "at", "generation")
-        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+        return steps_doc([row for row in self.of(id).rows if row.step > since][-limit:])
+
+    def superseded_steps(self, limit: int = 5000, id: str = "") -> Json:
+        return steps_doc(self.of(id).superseded[-limit:])
 
     def earlier(self, incident: str) -> list[Json]:
         known = [one for one in self.incidents() if one["id"] != incident]

@@ -9,6 +9,7 @@ import random
 from collections import deque
 
 from holdfast.controller.http.facade import Json
+from holdfast.controller.state.ledger import StepRow
 from holdfast.wire.types import NodeState
 from tests.controller.support.fake_node import make_node
 
@@ -44,7 +45,8 @@ class FakeTraining:
         self.numbers_steps = True
         """Whether it is known with which step a restarted program goes on."""
         self.job_state: str | None = "running"
-        self.rows: deque[tuple[int, float, float, int, float, int]] = deque(maxlen=20_000)
+        self.rows: deque[StepRow] = deque(maxlen=20_000)
+        self.superseded: list[StepRow] = []
         self.log: list[Json] = []
         self.known_incidents: list[Json] = []
         self.script: list[tuple[str, float, int, str]] = []
@@ -89,7 +91,8 @@ class FakeTraining:
         noise = self.random.gauss(0, 1)
         loss = 1.9 + 9 / (1 + self.step / 40) ** 0.7 + 0.05 * noise
         seconds = self.base_s * (1 + 0.02 * abs(noise)) + (0.3 if self.random.random() < 0.004 else 0)
-        self.rows.append((self.step, loss, seconds, 2048 * self.dp, self.due, self.generation))
+        mfu, norm = 0.41 / (seconds / self.base_s), 0.8 + 2 / (1 + self.step / 20)
+        self.rows.append(StepRow(self.step, loss, seconds, 2048 * self.dp, self.due, self.generation, mfu, norm))
         self.due += seconds
         if spread:
             self._spread()
@@ -189,4 +192,7 @@ class FakeTraining:
             "generation_to": self.generation,
             "step_resumed": resumed if self.numbers_steps else None,
         }
+        while self.rows and self.rows[-1].step > resumed:
+            self.superseded.append(self.rows.pop())
+        self.superseded.sort(key=lambda row: (row.generation, row.step))
         self.step, self.due, self.job_state = resumed, self.now + self.base_s, "running"

@@ -130,7 +130,7 @@ class Virtual:
 
     def restart_controller(self, away: float = 1.0) -> None:
         """SIGKILL the controller: it forgets all but its journal; agents come back one after the other."""
-        self.steps = {id: brain.c.ledger.sorted_rows() for id, brain in self.brain.jobs.brains.items()}
+        self.steps = {id: list(brain.c.ledger.rows.values()) for id, brain in self.brain.jobs.brains.items()}
         self._advance_workers(away)
         self.now += away
         self.brain = self._boot()

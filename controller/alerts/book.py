@@ -15,7 +15,7 @@ from holdfast.controller.state.model import Incident, IncidentState
 from holdfast.wire import types as t
 
 _MARK = "mark"
-FAILED, NO_PROGRESS = "failed", "no progress"
+FAILED, NO_PROGRESS, AT_RISK = "failed", "no progress", "at risk"
 """Conditions of a job's health that are notices of their own where no incident is."""
 _MOST_NAMED = 20
 """Incidents that a digest names one by one."""
@@ -165,26 +165,27 @@ class Book:
 
     def _look_at_job(self, job: JobView, incidents: Sequence[Incident], now: float) -> None:
         """Conditions that no incident stands for."""
-        condition = str(job.health["condition"])
-        for wanted in (FAILED, NO_PROGRESS):
+        for wanted in (FAILED, NO_PROGRESS, AT_RISK):
             key = f"{wanted.replace(' ', '-')}-{job.id}"
-            notice = self.notices.get(key)
-            if notice is not None and notice.stage is not Stage.RESOLVED and wanted == NO_PROGRESS != condition:
-                notice.title = f"{job.name}: no progress: over"
-                notice.text = _of_health(job)
-                self._end(notice, now)
-            since = float(job.health["since"])
+            notice, found = self.notices.get(key), _condition(job, wanted)
+            if found is None:
+                if notice is not None and notice.stage is not Stage.RESOLVED and wanted != FAILED:
+                    notice.title, notice.text = f"{job.name}: {wanted}: over", _of_health(job)
+                    self._end(notice, now)
+                continue
+            since = float(found["since"])
             is_new = notice is None or (notice.stage is Stage.RESOLVED and since > (notice.closed or 0.0))
-            if condition != wanted or not is_new or now - since < self.patience * (wanted == NO_PROGRESS):
+            if not is_new or (wanted != FAILED and now - since < self.patience):
                 continue
             if wanted == FAILED:
                 has_own = any(one.job == job.id and one.state is IncidentState.FAILED for one in incidents)
                 if has_own or since <= (self._began or 0.0):
                     continue
-            elif any(one.job == job.id and one.live for one in incidents):
+            elif wanted == NO_PROGRESS and any(one.job == job.id and one.live for one in incidents):
                 continue
-            notice = self._add(key, t.Severity.CRITICAL, f"job-{wanted.replace(' ', '-')}", job.name, since, job)
-            notice.title, notice.text = f"{job.name}: {wanted}", _of_health(job)
+            severity = t.Severity.WARNING if wanted == AT_RISK else t.Severity.CRITICAL
+            notice = self._add(key, severity, f"job-{wanted.replace(' ', '-')}", job.name, since, job)
+            notice.title, notice.text = f"{job.name}: {wanted}", _said(found)
             notice.stage = Stage.GIVEN_UP if wanted == FAILED else Stage.FIRING
 
     def _expire(self, notice: Notice, jobs: Sequence[JobView], now: float) -> None:
@@ -268,4 +269,17 @@ def _text(one: Incident, job: JobView | None) -> str:
 
 
 def _of_health(job: JobView) -> str:
-    return "\n".join(str(job.health[key]) for key in ("sentence", "doing", "action") if job.health[key])
+    return _said(job.health)
+
+
+def _said(condition: Mapping[str, Any]) -> str:
+    return "\n".join(str(condition[key]) for key in ("sentence", "doing", "action") if condition[key])
+
+
+def _condition(job: JobView, wanted: str) -> Mapping[str, Any] | None:
+    """The condition of the job that goes by this name and is a matter of its own: the one that leads, and a risk also
+    where it is one among others, if it needs a person."""
+    if wanted != AT_RISK:
+        return job.health if job.health["condition"] == wanted else None
+    every = (job.health, *job.health.get("others", ()))
+    return next((one for one in every if one["condition"] == AT_RISK and one["needs_person"]), None)

@@ -44,10 +44,7 @@ export function pairs(rows) {
 export function segments(group, choose) {
   const buttons = [...group.querySelectorAll("[role=radio]")];
   const pick = (button) => {
-    for (const each of buttons) {
-      each.setAttribute("aria-checked", String(each === button));
-      each.tabIndex = each === button ? 0 : -1;
-    }
+    check(group, (dataset) => dataset === button.dataset);
     choose(button.dataset);
   };
   for (const button of buttons) button.addEventListener("click", () => pick(button));
@@ -59,6 +56,14 @@ export function segments(group, choose) {
     next.focus();
     pick(next);
   });
+}
+
+/** Shows as chosen what the address says: the button of a group whose data `isChosen`. */
+export function check(group, isChosen) {
+  for (const each of group.querySelectorAll("[role=radio]")) {
+    each.setAttribute("aria-checked", String(isChosen(each.dataset)));
+    each.tabIndex = isChosen(each.dataset) ? 0 : -1;
+  }
 }
 
 /** Sizes a canvas for the screen's pixels and gives its context, width and height in CSS pixels. */

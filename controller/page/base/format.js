@@ -38,6 +38,9 @@ export function seconds(value) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+/** "1 node", "2 nodes". */
+export const many = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
+
 export const percent = (value) => (known(value) ? `${(value * 100).toFixed(value >= 0.9995 || value < 0.1 ? 0 : 1)}%` : DASH);
 export const bytes = (value) => (known(value) ? `${short(value)}B` : DASH);
 export const byteRate = (value) => (known(value) ? `${short(value)}B/s` : DASH);

@@ -3,10 +3,11 @@
 import { categories, CELL, paint, timeLegend, timeRamp, WORST_FIRST } from "../drawing/colours.js";
 import { all, byId, fit, framed, make, pairs, placeTip, segments, setText } from "../base/dom.js";
 import { usePointer } from "../drawing/drag.js";
-import { count, seconds } from "../base/format.js";
+import { count, many, seconds } from "../base/format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
 import { culpritRanks } from "../base/health.js";
 import { culpritsThen } from "../past/then.js";
+import { arrangement, startArrangement, switchOf } from "./arrangement.js";
 import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
 import { link, route } from "../base/router.js";
 import { announce, clearSelection, indexOf, select } from "../base/select.js";
@@ -20,6 +21,8 @@ const canvas = byId("mesh-canvas");
 const tip = byId("mesh-tip");
 let image = null; // the cells as pixels
 let scene = null;
+/** @type {{ of: any[], shape: any }} */
+let shaped = { of: [], shape: null }; // kept while ranks stay where they are: 12,288 of them take 3 ms
 let view = { scale: 1, x: 0, y: 0 };
 let colourBy = "state";
 let hover = -1;
@@ -49,11 +52,17 @@ function categoriesThen(ranks) {
   return found;
 }
 
+function shapeNow() {
+  const of = [state.ranks.node, state.ranks.nodes, state.ranks.sizes, arrangement(), switchOf()];
+  if (of.some((each, i) => each !== shaped.of[i])) shaped = { of, shape: shapeOf(state.ranks, arrangement(), switchOf()) };
+  return shaped.shape;
+}
+
 function build(width, height) {
   const { ranks } = state;
-  const shape = shapeOf(ranks);
+  const shape = shapeNow();
   const gutter = { left: shape.pp > 1 || shape.dp > 64 ? 46 : 14, top: 30 };
-  const key = [shape.reported, shape.pp, shape.dp, shape.tp, ranks.rank.length, width, height].join();
+  const key = [shape.by, shape.pp, shape.dp, shape.tp, ranks.rank.length, width, height].join();
   if (scene?.key !== key) {
     scene = { key, gutter, layout: layOut(shape, ranks.rank.length, width, height, gutter) };
     view = { scale: 1, x: 0, y: 0 };
@@ -97,7 +106,9 @@ function draw() {
 
 function describe(i) {
   const { ranks } = scene;
-  const rows = [["node", ranks.nodes[ranks.node[i]]]];
+  const node = ranks.nodes[ranks.node[i]];
+  const rows = [["node", node]];
+  if (switchOf().get(node)) rows.push(["switch", switchOf().get(node)]);
   if (ranks.sizes) rows.push(["pp, dp, tp", `${ranks.pp[i]}, ${ranks.dp[i]}, ${ranks.tp[i]}`]);
   if (scene.isPast) return rows;
   rows.push(["state", ranks.states[ranks.state[i]]], ["phase", ranks.phases[ranks.phase[i]]]);
@@ -225,12 +236,12 @@ function showLegend() {
   const { cats } = scene;
   const legend = byId("legend");
   const tally = {};
-  const many = new Uint32Array(WORST_FIRST.length);
-  for (let i = 0; i < cats.length; i++) many[cats[i]]++;
-  WORST_FIRST.forEach((cat, i) => (tally[cat] = many[i]));
+  const found = new Uint32Array(WORST_FIRST.length);
+  for (let i = 0; i < cats.length; i++) found[cats[i]]++;
+  WORST_FIRST.forEach((cat, i) => (tally[cat] = found[i]));
   const problems = tally.bad + tally.warn;
   byId("next-problem").hidden = problems === 0;
-  setText(byId("next-problem"), `${count(problems)} problem${problems === 1 ? "" : "s"}: show`);
+  setText(byId("next-problem"), `${many(problems, "problem")}: show`);
   const key = colourBy + JSON.stringify([tally, scene.paint.median, document.documentElement.dataset.theme]);
   if (legend.dataset.key === key) return;
   legend.dataset.key = key;
@@ -251,7 +262,10 @@ function showLegend() {
 
 function showShape() {
   const { ranks } = state;
-  const shape = ranks.sizes ? `pp ${ranks.sizes[0]} × dp ${ranks.sizes[1]} × tp ${ranks.sizes[2]}` : "nodes × slots";
+  const { by, dp } = shapeNow();
+  const sizes = ranks.sizes ?? [];
+  const cells = by === "switch" ? many(dp, "switch", "switches") : many(dp, "node");
+  const shape = by === "mesh" ? `pp ${sizes[0]} × dp ${sizes[1]} × tp ${sizes[2]}` : cells;
   setText(byId("mesh-shape"), ranks.rank.length ? `${shape} · ${count(ranks.rank.length)} ranks` : "");
   canvas.setAttribute("aria-label", `Mesh of ${ranks.rank.length} ranks, ${shape}`);
 }
@@ -262,12 +276,17 @@ export function startMesh() {
     refreshAll();
   });
   on("theme then", refreshAll);
+  startArrangement(() => {
+    if (!state.ranks) return;
+    showShape();
+    refresh();
+  });
   on("route", () => {
     byId("mesh-3d").href = link("overview", null, { ...route.query, mesh: "3d" });
     byId("mesh-flat").href = link("overview", null, { ...route.query, mesh: null });
   });
   on("selected status", redraw);
-  segments(document.querySelector(".mesh .segments"), ({ colour: by }) => {
+  segments(byId("mesh-colour"), ({ colour: by }) => {
     colourBy = by;
     refreshAll();
   });

@@ -119,13 +119,14 @@ function drawAxes(context, scene, width, height) {
     }
   }
   context.textAlign = "left";
-  const step = niceStep(50 / (layout.cellW * view.scale));
+  const wide = shape.by === "mesh" ? 50 : 12 + context.measureText(shape.label(0)).width;
+  const step = niceStep(wide / (layout.cellW * view.scale));
   for (let dp = 0; dp < shape.dp; dp += step) {
     const band = Math.floor(dp / perBand);
     const x = (layout.left + (dp % perBand) * layout.cellW) * view.scale + view.x;
     const y = (layout.top + band * layout.bandH) * view.scale + view.y;
     if (x < gutter.left - 4 || x > width - 30 || (band > 0 && y < gutter.top)) continue;
-    context.fillText(`${shape.reported ? "dp" : "node"} ${dp}`, x, Math.max(gutter.top, y) - 11);
+    context.fillText(shape.label(dp), x, Math.max(gutter.top, y) - 11, step * layout.cellW * view.scale - 4);
   }
 }
 

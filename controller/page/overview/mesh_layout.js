@@ -1,25 +1,33 @@
-// Where each rank is drawn: rows are pipeline stages, columns data-parallel replicas, and in each cell stand its
-// tensor-parallel ranks. Wide meshes break into bands, as lines of text do. Pure: sizes in, positions out.
+// Where each rank is drawn. By mesh, rows are pipeline stages, columns data-parallel replicas, and in each cell stand its
+// tensor-parallel ranks; by node or switch, each is a cell with its ranks. What is wide breaks into bands, as lines of text
+// do. Pure: sizes in, positions out.
 
 const WIDEST = 190; // of one rank, in CSS pixels
 const HIGHEST = 80;
 const SHAPE = 1.7; // a rank may be this much wider than high before width is wasted
 
-/** Mesh sizes of a job; a job that reported none is drawn as nodes by slots. */
-export function shapeOf(ranks) {
+/** {pp, dp, tp, at, label, by}: rows, columns and places in a cell; a job that reported no mesh is drawn by node.
+ * @param {any} ranks @param {string} by "mesh", "node" or "switch" @param {Map<string, string>} switches of each node */
+export function shapeOf(ranks, by = "mesh", switches = new Map()) {
   const { sizes, rank } = ranks;
-  if (sizes && sizes[0] * sizes[1] * sizes[2] === rank.length) {
-    return { reported: true, pp: sizes[0], dp: sizes[1], tp: sizes[2], at: (i) => [ranks.pp[i], ranks.dp[i], ranks.tp[i]] };
+  const isMesh = sizes && sizes[0] * sizes[1] * sizes[2] === rank.length;
+  if (by === "mesh" && isMesh) {
+    return {
+      by, pp: sizes[0], dp: sizes[1], tp: sizes[2], at: (i) => [ranks.pp[i], ranks.dp[i], ranks.tp[i]], label: (dp) => `dp ${dp}`,
+    };
   }
-  const slots = new Map();
+  const names = ranks.nodes.map((name) => (by === "switch" ? switches.get(name) || "no switch" : name));
+  const cells = new Map([...new Set(Array.from(ranks.node, (node) => names[node]))].map((name, column) => [name, { column, size: 0 }]));
   const place = Array.from(ranks.node, (node) => {
-    const slot = slots.get(node) ?? 0;
-    slots.set(node, slot + 1);
-    return [0, node, slot];
+    const cell = /** @type {{ column: number, size: number }} */ (cells.get(names[node]));
+    cell.size += 1;
+    return [0, cell.column, cell.size - 1];
   });
-  const column = new Map([...slots.keys()].map((node, i) => [node, i]));
-  for (const each of place) each[1] = column.get(each[1]);
-  return { reported: false, pp: 1, dp: slots.size, tp: Math.max(1, ...slots.values()), at: (i) => place[i] };
+  const columns = [...cells.keys()];
+  const widest = Math.max(1, ...[...cells.values()].map(({ size }) => size));
+  return {
+    by: by === "switch" ? by : "node", pp: 1, dp: cells.size, tp: widest, at: (i) => place[i], label: (dp) => columns[dp] || `node ${dp}`,
+  };
 }
 
 export function layOut(shape, count, width, height, gutter) {

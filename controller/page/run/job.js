@@ -2,7 +2,7 @@
 
 import { get } from "../base/api.js";
 import { byId, fill, make, pairs } from "../base/dom.js";
-import { clock, count, known, percent, ranges, seconds } from "../base/format.js";
+import { clock, count, many, known, percent, ranges, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { link, route } from "../base/router.js";
 import { on, state } from "../base/store.js";
@@ -106,7 +106,7 @@ function showFacts() {
       ["stages", plan.stages.map((s, i) => `${i}: layers ${s.first}–${s.stop - 1}`).join("; ")],
     );
   if (known(job.mfu)) rows.push(["MFU", percent(job.mfu)]);
-  rows.push(["generation", `${count(job.generation)}, ${count(job.restarts)} restarts`]);
+  rows.push(["generation", `${count(job.generation)}, ${many(job.restarts, "restart")}`]);
   if (known(job.exit_code)) rows.push(["exit code", String(job.exit_code)]);
   const shown = job.assignment.slice(0, 64);
   const where = shown.map(({ node, ranks }) =>

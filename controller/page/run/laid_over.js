@@ -2,7 +2,7 @@
 
 import { get } from "../base/api.js";
 import { byId, make, setText } from "../base/dom.js";
-import { count } from "../base/format.js";
+import { many } from "../base/format.js";
 import { route } from "../base/router.js";
 import { notify, on, state } from "../base/store.js";
 
@@ -62,7 +62,7 @@ async function ask() {
 function tell() {
   const generations = split(kept.earlier).length;
   const texts = [];
-  if (generations) texts.push(`faint: ${count(generations)} earlier ${generations > 1 ? "generations" : "generation"}, done again since`);
+  if (generations) texts.push(`faint: ${many(generations, "earlier generation")}, done again since`);
   if (kept.other) texts.push(`dashed: ${kept.name}`);
   setText(byId("curves-behind"), texts.join("; "));
 }

@@ -30,8 +30,12 @@ def alert(number: int, at: float, kind: KIND = KIND.LOG_RULE) -> Incident:
 
 
 def job(condition: str = "well", since: float = 0.0, id: str = "j1", submitted: float = 0.0) -> JobView:
-    health = {"condition": condition, "since": since, "sentence": f"It is {condition}.", "doing": "", "action": "Act."}
-    return JobView(id, "llm", submitted, health)
+    return JobView(id, "llm", submitted, {**told(condition, since), "others": []})
+
+
+def told(condition: str, since: float, needs_person: bool = True) -> dict[str, Any]:
+    said = {"sentence": f"It is {condition}.", "doing": "", "action": "Act."}
+    return {"condition": condition, "since": since, "needs_person": needs_person, **said}
 
 
 def begun(digest: float = 0.0) -> Book:
@@ -102,6 +106,23 @@ def test_conditions_without_an_incident_are_notices_too() -> None:
     assert book.notices["no-progress-j2"].stage is Stage.FIRING
     book.look([], [job("well", 120.0, "j2")], 121.0)
     assert book.notices["no-progress-j2"].stage is Stage.RESOLVED
+
+
+def test_a_risk_that_needs_a_person_is_a_notice_also_beside_a_worse_condition() -> None:
+    book = begun()
+    risky = job("slow", 60.0)
+    risky.health["others"].append(told("at risk", 100.0, needs_person=False))  # type: ignore[index]
+    book.look([], [risky], 200.0)
+    assert not book.notices
+    risky.health["others"][0] = told("at risk", 100.0)  # type: ignore[index]
+    book.look([], [risky], 109.0)
+    assert not book.notices
+    book.look([], [risky], 111.0)
+    notice = book.notices["at-risk-j1"]
+    assert (notice.stage, notice.severity, notice.kind) == (Stage.FIRING, t.Severity.WARNING, "job-at-risk")
+    assert notice.text == "It is at risk.\nAct."
+    book.look([], [job("slow", 60.0)], 120.0)
+    assert notice.stage is Stage.RESOLVED
 
 
 def test_a_storm_of_the_same_alert_is_one_notice_and_a_count() -> None:

@@ -128,6 +128,21 @@ def test_a_lost_node_needs_a_person_even_without_an_incident(held: Served, watch
     expect(row.get_by_role("link", name="runbook")).to_have_attribute("href", "#/runbook/agent-exit")
 
 
+def test_what_the_health_says_needs_a_person_is_listed_and_what_it_bears_is_not(held: Served, watched: Watched) -> None:
+    facade = held.facade
+    facade.facts = replace(WELL, safe=None, repeated=57)
+    held.do(lambda: facade.fault(2, "straggler"))
+    page = open_page(watched, held)
+    rows = page.locator("#needs li")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("at risk")
+    expect(rows.first).to_contain_text("The restart lost all 57 steps: no checkpoint is configured.")
+    facade.facts = replace(WELL, slow=(SLOW,))
+    held.tick(1)
+    expect(page.locator("#health")).to_have_attribute("data-condition", "slow")
+    expect(page.locator("#needs")).to_contain_text("Nothing.")
+
+
 def fits(page: Page) -> None:
     """Nothing scrolls: neither the page nor a panel of it."""
     found = page.evaluate("""() => [document.scrollingElement, ...document.querySelectorAll("main, main *")]
@@ -141,3 +156,24 @@ def fits(page: Page) -> None:
         "Math.max(...[...document.querySelectorAll('main section')].map((e) => e.getBoundingClientRect().bottom))"
     )
     assert lowest <= 900
+
+
+def test_the_mesh_is_arranged_by_node_or_switch_and_the_address_says_so(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/overview?rank=5")
+    expect(page.locator("#mesh-shape")).to_have_text(re.compile("pp 2 . dp 2 . tp 2 . 8 ranks"))
+    page.get_by_role("radio", name="Node", exact=True).click()
+    expect(page.locator("#mesh-shape")).to_have_text("2 nodes · 8 ranks")
+    assert "mesh=node" in page.url
+    assert "rank=5" in page.url
+    page.get_by_role("radio", name="Switch", exact=True).click()
+    expect(page.locator("#mesh-shape")).to_have_text("1 switch · 8 ranks")
+    page.reload()
+    expect(page.locator("#mesh-shape")).to_have_text("1 switch · 8 ranks")
+    expect(page.get_by_role("radio", name="Switch", exact=True)).to_have_attribute("aria-checked", "true")
+    expect(page.locator("#legend")).to_contain_text("running")  # it is drawn
+    page.locator("#mesh-canvas").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#announce")).to_contain_text("switch tor-0")
+    page.get_by_role("radio", name="Mesh", exact=True).click()
+    expect(page.locator("#mesh-shape")).to_contain_text("pp 2")
+    assert "mesh=" not in page.url

@@ -611,6 +611,11 @@ declare namespace Api {
     mfu: (number | null)[];
     grad_norm: (number | null)[];
   }
+  interface StepsAround {
+    first: number;
+    last: number;
+    generation: number;
+  }
   interface StopSpec {
     grace?: number;
   }
@@ -692,6 +697,7 @@ declare namespace Api {
     phases: Phase[];
     findings: Finding[];
     stacks: Stacks | null;
+    around: StepsAround | null;
     earlier: EarlierIncident[];
   }
 }

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 import holdfast
+from holdfast.base.errors import Conflict, NotFound
 from holdfast.base.json_text import encode
 from holdfast.controller.detectors.base.table import rows as findings
 from holdfast.controller.http import errors as http_errors
@@ -35,6 +36,8 @@ from holdfast.controller.http.streams import Streams, stream
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parents[1] / "page"
+AROUND = 2
+"""Steps before and after an incident that are shown with it."""
 Seconds = Annotated[float, Query(gt=0, le=600)]
 
 
@@ -47,7 +50,14 @@ class EarlierIncident(BaseModel):
     same: list[Literal["node", "rank", "traceback"]] = Field(description="In common with the one asked for.")
 
 
+class StepsAround(BaseModel):
+    first: int
+    last: int
+    generation: int = Field(description="In which the fault was.")
+
+
 class WholeIncident(models.Incident):
+    around: StepsAround | None = Field(description="Steps around it, of which spans may be kept; null where none are.")
     earlier: list[EarlierIncident] = Field(description="Of the same node, rank or traceback: the newest 10.")
 
 
@@ -140,7 +150,7 @@ def _reads(facade: Facade) -> APIRouter:
     async def one_incident(incident: str) -> Response:
         for known in facade.incidents():
             if str(known["id"]) == incident:
-                return small(known | {"earlier": facade.earlier(incident)})
+                return small(known | {"earlier": facade.earlier(incident), "around": _around(facade, known)})
         raise HTTPException(404, f"no incident is called {incident!r}; GET /api/v1/incidents lists them")
 
     @api.get("/runbook/{kind}", response_model=RunbookEntry, summary="The runbook's entry for a kind of finding")
@@ -151,6 +161,20 @@ def _reads(facade: Facade) -> APIRouter:
         return small({"kind": kind, "means": row.means, "does": f"Holdfast {row.does}", "you": row.you})
 
     return api
+
+
+def _around(facade: Facade, incident: Json) -> Json | None:
+    """`StepsAround` of an incident."""
+    step, job = incident["step_at_fault"], incident["job"]
+    if not job or step is None or step < 0:
+        return None
+    first, last = max(0, step - AROUND), step + AROUND
+    try:
+        facade.spans(job, first, last)  # reads nothing yet
+    except (NotFound, Conflict):
+        return None
+    generation = incident["generation_from"]
+    return {"first": first, "last": last, "generation": -1 if generation is None else generation}
 
 
 def _commands(facade: Facade) -> APIRouter:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.base.bounds import MAX_COUNT
 from holdfast.base.errors import UsageError
 from holdfast.base.json_text import encode
 from holdfast.controller.http.answer import answer, small
@@ -190,10 +191,13 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
         last: Last = -1,
         ranks: Annotated[str, Query(max_length=400, description='Ranks, as "0-3,8"; empty: all that fit.')] = "",
         steps: Annotated[int, Query(ge=0, le=1000, description="Only this many last steps; 0: all that fit.")] = 0,
+        generation: Annotated[
+            int, Query(ge=-1, le=MAX_COUNT, description="As they were before any later one; -1: in the newest.")
+        ] = -1,
     ) -> Response:
         chosen = parse_ranks(ranks)
         read = facade.spans(job, first, last)
-        return await answer(request, lambda: encode(lanes(*read(), ranks=chosen, steps=steps)))
+        return await answer(request, lambda: encode(lanes(*read(), ranks=chosen, steps=steps, generation=generation)))
 
     @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
     async def trace(request: Request, job: Job, first: First = -1, last: Last = -1) -> Response:
@@ -201,7 +205,8 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
 
         def write() -> bytes:
             text = io.StringIO()
-            timeline.write(*read(), text)
+            table, shape = read()
+            timeline.write(table.newest_generation(), shape, text)
             return text.getvalue().encode()
 
         return await answer(request, write)

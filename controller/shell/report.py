@@ -18,7 +18,7 @@ from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.health_facts import health_doc, slow_cost
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, plan_doc, ranks_doc, steps_doc
 from holdfast.controller.shell.shell import Shell, now
-from holdfast.controller.spans.reader import read_kept, read_newest
+from holdfast.controller.spans.reader import read
 from holdfast.controller.state.events import (
     CheckpointRequested,
     CordonRequested,
@@ -211,12 +211,9 @@ class Report:
         if not job and newest is None:
             raise Conflict("no job has been submitted")
         job = job or (newest.spec.id if newest is not None else "")
-        window = self.shell.spans.of(job)
-        known = self._c.jobs.get(job)
-        if window.is_empty and (known is None or known.state.ended):
-            store = self.shell.span_store
-            return read_kept(store.folder if store is not None else None, job, first, last)
-        return read_newest(window, self.shell.brain.jobs.shape(job), first, last)
+        known, store = self._c.jobs.get(job), self.shell.span_store
+        shape, folder = self.shell.brain.jobs.shape(job), store.folder if store is not None else None
+        return read(self.shell.spans.of(job), shape, folder, job, known is None or known.state.ended, first, last)
 
     def newest_blame(self, id: str = "") -> Json | None:
         brain = self._brain(id)

@@ -1,4 +1,4 @@
-"""Reads spans: of the running job from memory, of earlier ones from disk."""
+"""Reads spans: of the running job from memory, what is no longer there and earlier jobs from disk."""
 
 from __future__ import annotations
 
@@ -20,9 +20,25 @@ _NEWEST = 256
 """Steps that are read by default."""
 
 
-def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> Read:
-    """Steps `first` to `last` of what is in memory; -1: the newest that are whole. Conflict before the first step,
-    NotFound of others."""
+def read(
+    window: SpanWindow, shape: JobShape, folder: Path | None, job: str, is_over: bool, first: int, last: int
+) -> Read:
+    """Steps `first` to `last` of a job, of all generations; -1: the newest that are whole, of one that is over all.
+
+    `folder`: of all kept spans. Conflict before the first step, NotFound where there are none of these.
+    """
+    if window.is_empty and is_over:
+        return read_kept(folder, job, first, last)
+    try:
+        return _read_newest(window, shape, first, last)
+    except NotFound:
+        if folder is None or not (folder / job).is_dir() or not any((folder / job).glob("*.parquet")):
+            raise
+        return read_kept(folder, job, first, last)
+
+
+def _read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> Read:
+    """Of what is in memory."""
     whole = window.whole_steps()
     if whole is None:
         raise Conflict("no spans of a complete step yet")
@@ -32,7 +48,7 @@ def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> R
     parts = window.parts_of(first, last)
     if not parts:
         raise NotFound(f"no spans of steps {first} to {last} in memory, only of {whole[0]} to {whole[1]}")
-    return lambda: (decoded(parts).of_steps(first, last).newest_generation(), shape)
+    return lambda: (decoded(parts).of_steps(first, last), shape)
 
 
 def read_kept(folder: Path | None, job: str, first: int, last: int) -> Read:

@@ -69,8 +69,10 @@ class SpanTable:
         gone = self.is_of(*kinds)
         return self.take(~gone) if gone.any() else self
 
-    def newest_generation(self) -> SpanTable:
-        """Of a step that was done again after a restart, only the last time."""
+    def newest_generation(self, upto: int = -1) -> SpanTable:
+        """Of a step that was done again after a restart, only the last time in generations up to `upto` (-1: all)."""
+        if upto >= 0:
+            return self.take(self.generation <= upto).newest_generation()
         if not len(self) or (self.generation == self.generation[0]).all():
             return self
         # As many entries as there are steps: their numbers may be anything, also negative.

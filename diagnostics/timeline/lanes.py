@@ -25,10 +25,10 @@ MOST_SPANS = 40_000
 MOST_ARROWS = 20_000
 
 
-def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: int = 0) -> Json:
-    """Spans of `ranks` (none: of all) in the last so many steps (0: all). Times in microseconds since `zero`, Unix
-    seconds, on the controller's clock. NotFound where there are no such spans."""
-    table = table.newest_generation().without(THREAD)
+def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: int = 0, generation: int = -1) -> Json:
+    """Spans of `ranks` (none: of all) in the last so many steps (0: all), as they were in that generation (-1: in the
+    newest). Times in microseconds since `zero`, Unix seconds, on the controller's clock. NotFound if there are none."""
+    table = table.newest_generation(generation).without(THREAD)
     chosen = table.take(np.isin(table.rank, np.array(ranks))) if ranks else table
     chosen = _within(chosen, steps)
     if not len(chosen):

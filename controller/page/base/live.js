@@ -9,7 +9,7 @@ const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
 const COLUMNS = ["step", "loss", "seconds", "tokens", "at", "generation", "mfu", "grad_norm"];
 const MOST_SHARE = 0.1; // of the time, at most, that the controller works for what one view asks again and again
 const MOST_BYTES = 4; // a millisecond, that a view may ask for again and again in one of its requests
-const PLACES = "rank,node,pp,dp,tp"; // where the ranks are: they change with a generation
+export const PLACES = "rank,node,pp,dp,tp"; // where the ranks are: they change with a generation
 const NOW = "state,phase";
 // What else a view shows of every rank.
 const MORE = {

@@ -3,17 +3,17 @@
 
 import { listen, post } from "../base/api.js";
 import { byId, fill, make, setText, sureButton } from "../base/dom.js";
-import { clock, count, known } from "../base/format.js";
+import { clock, known } from "../base/format.js";
 import { link, pinned, route } from "../base/router.js";
 import { announce } from "../base/select.js";
 import { on, state } from "../base/store.js";
 import { levelShown } from "../logs/log_lines.js";
 import { timeOf } from "../past/then.js";
+import { startAroundTimeline, timelinePart } from "./around_timeline.js";
 import { chosen, loaded } from "./story.js";
 import { entryOf } from "./runbook.js";
 
 const LINES = 20; // of the culprit's log
-const AROUND = 2; // steps before and after it
 let asked = "";
 /** @type {{ log: string[], entry: any }} */
 let found = { log: [], entry: null };
@@ -64,7 +64,7 @@ function show() {
   const incident = route.view === "incidents" ? chosen() : null;
   byId("around").parentElement.hidden = !incident;
   if (!incident) return;
-  fill(byId("around"), ...logPart(incident), ...timelinePart(incident), ...earlierPart(incident), ...runbookPart(incident));
+  fill(byId("around"), ...logPart(incident), ...timelinePart(incident, rankOf(incident), whole(incident)?.around ?? null, show), ...earlierPart(incident), ...runbookPart(incident));
   offer(incident);
 }
 
@@ -82,16 +82,11 @@ function logPart(incident) {
   ];
 }
 
-function timelinePart(incident) {
-  const step = incident.step_at_fault;
-  if (!known(step) || step < 0) return [];
-  const rank = rankOf(incident);
-  const href = link("slow", null, { from: Math.max(0, step - AROUND), to: step + AROUND, rank });
-  return [make("h4", {}, "Around it"), make("p", {}, make("a", { class: "link", href }, `Timeline of steps ${count(Math.max(0, step - AROUND))} to ${count(step + AROUND)}`))];
-}
+/** The incident's whole document, once it is here. */
+const whole = (incident) => (loaded()?.id === incident.id ? loaded() : null);
 
 function earlierPart(incident) {
-  const earlier = loaded()?.id === incident.id ? loaded().earlier : null;
+  const earlier = whole(incident)?.earlier;
   if (!earlier) return [];
   const rows = earlier.map((one) =>
     make("li", {}, make("time", { class: "muted" }, `${timeOf(one.opened)} `), make("a", { class: "link", href: link("incidents", one.id) }, one.id),
@@ -147,7 +142,7 @@ function markdown(incident) {
   const job = incident.job ? ` of job ${incident.job}` : "";
   const phases = incident.phases.map((one) => `- ${clock(one.start)} ${one.name}${known(one.end) ? `, ${(one.end - one.start).toFixed(1)} s` : ""}`);
   const findings = incident.findings.map((one) => `- ${clock(one.at)} ${one.subject}, ${one.kind}: ${one.text}`);
-  const earlier = (loaded()?.id === incident.id ? loaded().earlier : []).map((one) => `- ${one.id} ${one.kind} on ${one.culprit} (same ${one.same.join(", ")})`);
+  const earlier = (whole(incident)?.earlier ?? []).map((one) => `- ${one.id} ${one.kind} on ${one.culprit} (same ${one.same.join(", ")})`);
   const part = (title, lines) => (lines.length ? [`## ${title}`, "", ...lines, ""] : []);
   const address = `${location.origin}/#/incidents/${incident.id}${pinned() ? `?job=${pinned()}` : ""}`;
   return [
@@ -160,6 +155,7 @@ function markdown(incident) {
 }
 
 export function startAround() {
+  startAroundTimeline();
   on("incidents selected route story", load);
   on("status", () => {
     const incident = route.view === "incidents" ? chosen() : null;

@@ -5,7 +5,7 @@ import { byId, fill, setText } from "../base/dom.js";
 import { clock, count } from "../base/format.js";
 import { replace, route } from "../base/router.js";
 import { on } from "../base/store.js";
-import { stackTree } from "./story.js";
+import { stackTree } from "./stack_tree.js";
 
 async function ask() {
   setText(byId("stacks-about"), "requested …");

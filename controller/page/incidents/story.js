@@ -5,6 +5,7 @@ import { byId, fill, make, pairs, setText } from "../base/dom.js";
 import { bytes, clock, count, known, seconds } from "../base/format.js";
 import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE, stepResumed } from "./incidents.js";
 import { route } from "../base/router.js";
+import { stackTree } from "./stack_tree.js";
 import { notify, now, on, state } from "../base/store.js";
 
 const MEANING = {
@@ -160,13 +161,6 @@ function seen(finding) {
 function stacks(incident) {
   if (whole?.id !== incident.id || !whole.stacks) return [];
   return [make("h4", {}, "Stacks of the workers"), stackTree(whole.stacks)];
-}
-
-/** Calls of all ranks as a tree; where ranks part, the odd ones out are the suspects. */
-export function stackTree(tree) {
-  const lines = tree.rows.map(({ depth, ranks, frame }) => `${"  ".repeat(depth)}[${ranks}] ${frame}`);
-  const missing = Object.entries(tree.missing).map(([node, why]) => `${node} did not answer: ${why}`);
-  return make("pre", { class: "tree" }, [...missing, ...lines].join("\n"));
 }
 
 export function startStory() {

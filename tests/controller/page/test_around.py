@@ -1,5 +1,7 @@
 """What stands beside an incident's story."""
 
+import re
+
 from playwright.sync_api import expect
 
 from tests.browser import Watched
@@ -24,9 +26,6 @@ def test_the_last_lines_the_runbook_and_what_was_earlier(held: Served, watched: 
     expect(around.locator("[data-level=bad]")).to_have_count(2)
     expect(around).to_contain_text("What you can do")
     expect(around.locator("li", has_text="i1")).to_contain_text("worker killed on rank2 same node")
-    around.get_by_role("link", name="Timeline of steps").click()
-    expect(page.locator("#view-title")).to_have_text("Slow")
-    assert "from=" in page.url
 
 
 def test_it_is_copied_as_markdown_and_the_node_can_be_tested(held: Served, watched: Watched) -> None:
@@ -45,3 +44,22 @@ def test_it_is_copied_as_markdown_and_the_node_can_be_tested(held: Served, watch
     page.get_by_role("button", name="Really?").click()
     expect(page.locator("#around-said")).to_have_text("Test node0: requested")
     assert held.facade.diagnosed[-1]["nodes"] == ["node0"]
+
+
+def test_the_timeline_around_it_is_drawn_where_its_spans_are_kept(held: Served, watched: Watched) -> None:
+    page = open_page(watched, held)
+    held.fault(2)
+    held.tick(6)
+    held.do(lambda: setattr(held.facade, "step", 3), lambda: held.facade.fault(3))
+    page.goto(f"{held.url}#/incidents/i1")
+    expect(page.locator("#around")).to_contain_text("Runbook")
+    expect(page.locator("#around canvas")).to_have_count(0)
+    page.goto(f"{held.url}#/incidents/i2")
+    canvas = page.locator("#around canvas")
+    expect(canvas).to_have_attribute("aria-label", re.compile(r"Timeline of steps 1 to 5, ranks 1.3, 7"))
+    colours = """canvas => new Set(new Uint32Array(
+        canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"""
+    page.wait_for_function(f"canvas => ({colours})(canvas) > 20", arg=canvas.element_handle())
+    page.get_by_role("link", name="Timeline of steps 1 to 5").last.click()
+    expect(page.locator("#view-title")).to_have_text("Slow")
+    assert "from=1" in page.url

@@ -85,7 +85,13 @@ def test_stacks_are_one_click_away(held: Served, watched: Watched) -> None:
     page = open_page(watched, held)
     shows(held, STORIES[Condition.NO_PROGRESS])
     page.locator("#health-button").get_by_role("link", name="Stacks").click()
-    expect(page.locator("#stacks pre")).to_contain_text("train.py:12 wait")
+    leaves = page.locator("#stacks .leaf")
+    expect(leaves.first).to_contain_text(re.compile("3 1 of 8:.*train.py:30 read.*data.py:7 open", re.DOTALL))
+    expect(leaves.first).to_have_attribute("data-ranks", "few")
+    expect(leaves.nth(1)).to_contain_text("train.py:12 wait")
+    expect(page.locator("#stacks")).to_contain_text("node1 did not answer: away")
+    page.locator("#stacks summary").click()
+    expect(leaves.first).to_be_hidden()
     assert page.url.endswith("#/incidents")
 
 

@@ -176,7 +176,7 @@ def test_actions_ask_twice_and_say_what_came_of_it(served: Served, watched: Watc
     assert served.facade.checkpoints == 1
     page.goto(served.url + "#/incidents")
     page.get_by_role("button", name="Stacks").click()
-    expect(page.locator("#stacks pre")).to_contain_text("train.py:12 wait")
+    expect(page.locator("#stacks")).to_contain_text("train.py:12 wait")
     watched.complaints[:] = [text for text in watched.complaints if "404 (Not Found)" not in text]
 
 

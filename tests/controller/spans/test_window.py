@@ -60,6 +60,9 @@ def test_times_are_on_the_controllers_clock_and_a_step_done_again_counts_once() 
     table = decoded(window.of("j1").parts_of(0, 9)).newest_generation()
     assert table.start.tolist() == [1000, 1010, 2020, 2030]
     assert table.cpu.tolist() == [700] * 4
+    before = decoded(window.of("j1").parts_of(0, 9)).newest_generation(upto=1)
+    assert set(before.generation.tolist()) == {1}
+    assert len(before) == 4
 
 
 def test_the_oldest_go_when_memory_is_full_and_what_is_lost_is_counted() -> None:

@@ -442,11 +442,14 @@ class FakeFacade(FakeTraining):
 
     async def stacks(self, id: str = "") -> Json:
         job = self.wanted(id)
-        rows = [("[main thread]", 0), ("train.py:9 step", 1), ("train.py:12 wait", 1)]
+        rows = [
+            ("[main thread]", 0, "0-7"), ("train.py:9 step", 1, "0-7"), ("train.py:12 wait", 2, "0-2,4-7"),
+            ("train.py:30 read", 2, "3"), ("data.py:7 open", 3, "3"),
+        ]  # fmt: skip
         return {
             "at": job.now, "job": job.id, "generation": 1, "missing": {"node1": "away"},
             "states": {"0": "S in futex_wait", "1": "S in futex_wait"},
-            "rows": [{"depth": depth, "ranks": "0-1", "frame": frame} for frame, depth in rows],
+            "rows": [{"depth": depth, "ranks": ranks, "frame": frame} for frame, depth, ranks in rows],
         }  # fmt: skip
 
     async def checkpoint(self, id: str = "") -> None:

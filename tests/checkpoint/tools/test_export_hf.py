@@ -110,7 +110,9 @@ def test_pairs_need_the_text_that_they_come_from(tmp_path: Path, capsys: Capture
     assert sorted(contents(tmp_path / "alone")) == FILES[:2]
 
     run = tmp_path / "run.toml"
-    run.write_text(f"[data]\npath = '{data.path}'\ntokenizer = 'bpe:300'\nseq_len = 16\ncache_dir = '{data.cache_dir}'\n")
+    run.write_text(
+        f"[data]\npath = '{data.path}'\ntokenizer = 'bpe:300'\nseq_len = 16\ncache_dir = '{data.cache_dir}'\n"
+    )
     assert export(url, tmp_path / "whole", "--config", str(run)) == 0
     assert sorted(contents(tmp_path / "whole")) == FILES
     assert capsys.readouterr().err == ""
@@ -165,7 +167,8 @@ def test_bad_input_is_one_line(foreign: str, trained: str, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"state": {}}', '{"state": [], "values": {}}', '{"state": {"x": NaN}, "values": {}}', "[" * 9**6]
+    "text",
+    ["", "[]", '{"state": {}}', '{"state": [], "values": {}}', '{"state": {"x": NaN}, "values": {}}', "[" * 9**6],
 )
 def test_notes_that_are_damaged_are_refused(foreign: str, tmp_path: Path, capsys: Capture, text: str) -> None:
     (tmp_path / "dcp" / "holdfast.json").write_text(text)

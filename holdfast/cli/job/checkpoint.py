@@ -1,6 +1,7 @@
 """`holdfast checkpoint`: list, verify, convert and remove the checkpoints of a store."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -211,8 +212,7 @@ def export(
     from holdfast.checkpoint.stores.opening import open_store
 
     with _clear(str(folder)):
-        if folder.exists() and any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty: name a new folder")
+        _check_new(folder)
     if config is not None and to is not Format.hf:
         raise UsageError("--config goes with --to hf: DCP needs no settings")
     require("trainer", "torch")
@@ -278,6 +278,15 @@ def import_(
     return 0
 
 
+def _check_new(folder: Path) -> None:
+    """UsageError unless it is an empty folder, or one can be made."""
+    above = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"{folder}: {above} is no folder that can be written: name another one")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty: name a new folder")
+
+
 def _settings(path: Path | None) -> Any:
     if path is None:
         return None
@@ -299,7 +308,7 @@ def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any, given: Any) -
     tokenizer = tokenizer_of(found, DataConfig() if given is None else given.data)
     if tokenizer is None:
         output.note(f"no tokenizer files: for those of {found.tokenizer}, name the settings of its run (--config FILE)")
-    with progress("writing"):
+    with _clear(str(folder)), progress("writing"):
         write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights, tokenizer)
 
 
@@ -309,7 +318,7 @@ def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
 
     with progress("reading") as report:
         whole = load_whole(store, slot, manifest, manifest.tensors, report, output.note)
-    with progress("writing"):
+    with _clear(str(folder)), progress("writing"):
         dcp.write(folder, whole, manifest.state, manifest.values)
 
 

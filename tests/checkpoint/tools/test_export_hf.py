@@ -163,6 +163,8 @@ def test_bad_input_is_one_line(foreign: str, trained: str, tmp_path: Path, capsy
     refused(capsys, export((tmp_path / "stores").as_uri(), out), "is no checkpoint store")
     refused(capsys, export((tmp_path / "gone").as_uri(), out), "there is no such folder")
     refused(capsys, export(trained, tmp_path / "stores"), "is not empty: name a new folder")
+    for place in (run, run / "below"):
+        refused(capsys, export(trained, place), f"{run} is no folder that can be written")
     assert not out.exists()
 
 

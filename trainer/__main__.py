@@ -54,7 +54,7 @@ class Instead:
     tokens: int
     temperature: float
     export_hf: Path | None
-    """Write its weights here as a Hugging Face Llama."""
+    """Write its weights and tokenizer here for Hugging Face's transformers."""
     traffic: bool = False
     """Say what a step would send. Needs no checkpoint."""
 
@@ -106,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="T",
         help="sampling temperature; 0: always the likeliest token",
     )
-    parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint as a HF Llama")
+    parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint for transformers")
     parser.add_argument("--import-hf", type=Path, metavar="DIR", help="continue from a HF Llama: its shape and weights")
     parser.add_argument("--traffic", action="store_true", help="print the bytes that a step sends, instead of training")
     return parser
@@ -148,12 +148,19 @@ def _do_instead(config: Config, wanted: Instead) -> None:
     from holdfast.trainer.data.tokens import vocab_of
     from holdfast.trainer.weights.hugging_face import export
     from holdfast.trainer.weights.sample import sample
-    from holdfast.trainer.weights.weights import newest
+    from holdfast.trainer.weights.weights import newest, tokenizer_of
 
-    trained = newest(config.checkpoint.store, lambda line: print(f"holdfast train: {one_line(line)}", file=sys.stderr))
+    def note(line: str) -> None:
+        print(f"holdfast train: {one_line(line)}", file=sys.stderr)
+
+    trained = newest(config.checkpoint.store, note)
     if wanted.export_hf is not None:
+        tokenizer = tokenizer_of(trained, config.data)
+        if tokenizer is None:
+            note(f"no tokenizer files: for those of {trained.tokenizer}, give the settings and the text of its run")
+        vocab = vocab_of(trained.tokenizer)
         try:
-            export(wanted.export_hf, trained.model, vocab_of(trained.tokenizer), trained.seq_len, trained.weights)
+            export(wanted.export_hf, trained.model, vocab, trained.seq_len, trained.weights, tokenizer)
         except OSError as error:
             raise ConfigError(f"--export-hf {wanted.export_hf}: {error.strerror}; name a folder to write") from None
         print(f"step {trained.step} is in {plain(wanted.export_hf)}", flush=True)

@@ -85,3 +85,5 @@ class Facts:
     doubtful: tuple[tuple[str, str], ...] = ()
     """Nodes of the job that are not healthy: name and state."""
     spares: int = 0
+    certificates_end: float | None = None
+    """Wall seconds at which the first certificate ends, of the controller, the authority and the job's nodes."""

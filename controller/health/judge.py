@@ -5,7 +5,7 @@ it is, since when and what it costs, what is being done, and the one next action
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.controller.health.facts import Facts, Fault, Slow
@@ -93,9 +93,10 @@ def judge(facts: Facts) -> Health:
     found = [one for rule in _RULES if (one := rule(facts)) is not None]
     order = list(Condition)
     found.sort(key=lambda one: order.index(one.condition))
+    lead, *others = found or [_well(facts)]
     if facts.state.ended:
-        found = found[:1]
-    return Health(found[0], tuple(found[1:])) if found else Health(_well(facts))
+        return Health(lead)
+    return Health(replace(lead, basis=(*lead.basis, *_standing(facts))), tuple(others))
 
 
 def length(seconds: float) -> str:
@@ -318,6 +319,19 @@ def _named(slow: Slow) -> str:
 
 def _doing(fault: Fault) -> str:
     return f"{fault.action}: {fault.phase}" if fault.action and fault.phase else fault.action or fault.phase
+
+
+def _standing(f: Facts) -> tuple[str, ...]:
+    """What any judgement of a job that is not over rests on besides: what there is for the next fault."""
+    parts = [_many(f.spares, "spare node")]
+    if f.at_risk is not None:
+        parts.append(f"{length(f.at_risk)} of work not stored")
+    if f.certificates_end is not None:
+        left = f.certificates_end - f.now
+        parts.append(
+            f"certificates valid for {length(left)}" if left > 0 else f"a certificate expired {length(-left)} ago"
+        )
+    return ("; ".join(parts),)
 
 
 def _basis(fault: Fault) -> tuple[str, ...]:

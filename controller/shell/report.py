@@ -149,7 +149,10 @@ class Report:
     def _job(self, brain: JobBrain) -> Json:
         job, at = brain.c.job, self._clock()
         doc = job_doc(brain, at)
-        return doc | {"health": health_doc(brain, doc, self._blame_now(job), at)}
+        return doc | {"health": health_doc(brain, doc, self._blame_now(job), at, self._certificate_ends())}
+
+    def _certificate_ends(self) -> dict[str, float]:
+        return self._certificates.ends() if self._certificates is not None else {}
 
     def _blame_now(self, job: Job) -> Json | None:
         return self._watch.found_now(job.spec.id, job.generation) if self._watch is not None else None
@@ -251,7 +254,7 @@ class Report:
             "journal_seconds_total": self.shell.journal_seconds,
             "journal_failing": self.shell.journal_failing,
             "loop_lag_seconds": self.shell.lag,
-            "certificates": self._certificates.ends() if self._certificates is not None else {},
+            "certificates": self._certificate_ends(),
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
             "diagnoses_running": len(self.shell.brain.diagnoses.running),

@@ -9,7 +9,10 @@ const OTHERS = ["node", "switch"];
 let switches = new Map(); // node -> switch
 let asked = "";
 
-export const arrangement = () => (OTHERS.includes(route.query.mesh ?? "") ? String(route.query.mesh) : "mesh");
+const wanted = () => (OTHERS.includes(route.query.mesh ?? "") ? String(route.query.mesh) : "mesh");
+
+/** By node until the switches are known. */
+export const arrangement = () => (wanted() === "switch" && !switches.size ? "node" : wanted());
 
 /** The switch of each node, once it was wanted. */
 export const switchOf = () => switches;
@@ -17,7 +20,7 @@ export const switchOf = () => switches;
 /** Of nodes nothing is known here but their names: asked for once for the nodes that a job runs on. */
 async function ask(changed) {
   const key = (state.ranks?.nodes ?? []).join();
-  if (arrangement() !== "switch" || route.view !== "overview" || key === asked) return;
+  if (wanted() !== "switch" || route.view !== "overview" || key === asked) return;
   asked = key;
   try {
     const nodes = await get("/nodes?detail=false");
@@ -35,7 +38,7 @@ export function startArrangement(changed) {
     follow();
   });
   const follow = () => {
-    check(byId("mesh-by"), ({ by }) => by === arrangement());
+    check(byId("mesh-by"), ({ by }) => by === wanted());
     ask(changed);
     if (shown === arrangement()) return;
     shown = arrangement();

@@ -43,6 +43,16 @@ def test_a_failed_job_names_its_culprit_what_is_lost_and_where_it_resumes(
     assert judge(replace(WELL, state=JobStatus.FAILED, ended=error)).lead.basis == ("incident i7, worker-exception",)
 
 
+def test_what_there_is_for_the_next_fault_is_named_with_every_condition() -> None:
+    facts = replace(WELL, spares=2, at_risk=42.0, certificates_end=WELL.now + 80 * 86400)
+    assert judge(facts).lead.basis == ("2 spare nodes; 42 s of work not stored; certificates valid for 80 d",)
+    assert judge(replace(WELL, spares=1, at_risk=None)).lead.basis == ("1 spare node",)
+    expired = judge(replace(facts, certificates_end=WELL.now - 3 * 3600)).lead.basis
+    assert expired[0].endswith("a certificate expired 3 h ago")
+    stopped = judge(replace(facts, state=JobStatus.STOPPED)).lead
+    assert stopped.basis == ()
+
+
 @pytest.mark.parametrize("safe", [-1, None])
 def test_a_restart_that_lost_all_steps_says_so_and_needs_a_person_until_a_checkpoint_is_stored(
     safe: int | None,

@@ -130,7 +130,8 @@ def estimate(pipeline: Pipeline, schedule: Schedule) -> Estimate:
     layout = TrainerLayout(pipeline.ranks, 1, 1, chunks, pipeline.micro_batches, schedule.placement)
     computations = schedule.build(pipeline.ranks, chunks, pipeline.micro_batches)
     plan = job_plan(layout, schedule.name, layout.stages, computations, ahead=POSTED_AHEAD[pipeline.device])
-    timeline = simulate(plan, durations(pipeline.forward, pipeline.backward, chunks), pipeline.message)
+    took = durations(pipeline.forward, pipeline.backward, layout.stages // pipeline.ranks)
+    timeline = simulate(plan, took, pipeline.message)
     stages = [{action.stage for action in order if action.op in COMPUTE} for order in plan.orders]
     return Estimate(
         schedule,

@@ -11,6 +11,7 @@ from holdfast.trainer.pipeline.comparison import Estimate, Memory, Pipeline, act
 from holdfast.trainer.schedules.table import SCHEDULES
 
 D, N, F, B = 8, 16, 600.0, 1200.0
+SOME = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs", "zbv", "interleaved-zero-bubble")
 
 
 def estimates(pipeline: Pipeline) -> dict[str, Estimate]:
@@ -56,28 +57,28 @@ def test_slow_messages_change_the_order_and_so_do_receives_posted_late() -> None
 
 
 def test_the_fastest_comes_first_and_of_equals_the_one_that_holds_less() -> None:
-    found = compare(Pipeline(D, N))
+    found = compare(Pipeline(D, N), SOME)
     names = [one.schedule.name for one in found.estimates]
     assert names.index("zbv") < names.index("interleaved") < names.index("1f1b")
     assert names[-3:] == ["1f1b", "eager-1f1b", "gpipe"]
     spans = [one.makespan for one in found.estimates]
     assert spans == sorted(spans)
-    assert len(names) + len(found.impossible) == len(SCHEDULES)
+    assert sorted(names) == sorted(SOME)
 
 
 def test_impossible_schedules_have_a_reason() -> None:
-    found = compare(Pipeline(D, 2 * D + 1))
+    found = compare(Pipeline(D, 2 * D + 1), SOME)
     assert found.impossible == dict.fromkeys(
         ("interleaved", "interleaved-zero-bubble"),
         "needs rounds of equal size: 17 micro-batches in 2 rounds leave 1 over",
     )
-    alone = compare(Pipeline(1, 4))
+    alone = compare(Pipeline(1, 4), SOME)
     assert [one.schedule.name for one in alone.estimates] == ["1f1b", "eager-1f1b", "gpipe"]
     assert set(alone.impossible.values()) == {"needs pp of 2 or more"}
 
 
 def test_memory_is_that_of_the_rank_that_needs_the_most() -> None:
-    found = compare(Pipeline(D, N))
+    found = compare(Pipeline(D, N), SOME)
     memory = Memory(activations=1000, weights=500)
     needs = {one.schedule.name: one.needs(memory) for one in found.estimates}
     assert needs["1f1b"] == 8 * 1000 + 500

@@ -101,12 +101,10 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
             return f"parallel.schedule = {schedule.name} needs parallel.chunks = {schedule.chunks}, {why}"
         others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks))
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
-    if schedule.chunks > 1 and pp == 1:
-        return f"parallel.schedule = {schedule.name} needs pp of 2 or more"
+    if (unfit := schedule.obstacle(pp, local)) is not None:
+        return f"parallel.schedule = {schedule.name} {unfit}"
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
-    if schedule.whole_rounds and local % max(1, local // pp):
-        return f"{schedule.name} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
     return None
 
 

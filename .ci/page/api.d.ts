@@ -493,6 +493,7 @@ declare namespace Api {
     log_dir?: string;
     redirects?: string;
     stdin?: string;
+    preload?: string[];
   }
   interface Ranks {
     rank: number[];

@@ -45,6 +45,12 @@ class ProgramSpec(_Request):
         default="",
         description="Standard input of the job's worker, if it has one: this path with `.GENERATION`, a named pipe.",
     )
+    preload: list[Annotated[str, Field(max_length=200, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]] = Field(
+        default=[],
+        max_length=100,
+        description="Modules that a fork server of this job imports, so that restarted workers need not. Without "
+        "effect on fresh interpreters and executables.",
+    )
 
 
 class JobLimits(_Request):

@@ -25,6 +25,8 @@ class Failure:
     what: str
     node: str
     error: str
+    is_refused: bool = False
+    """Can the node tell that it never works? The request is wrong then, and no restart attempt helps."""
 
     @property
     def kind(self) -> t.FindingKind:
@@ -277,7 +279,7 @@ class Lifecycle:
             self.store = f"{result.data['host']}:{result.data['port']}"
         if result.ok:
             return None
-        return Failure(what, node, result.error)
+        return Failure(what, node, result.error, "refused" in result.data)
 
     def node_left(self, name: str) -> None:
         """Its answers will not come; what it holds is not known to have ended."""

@@ -306,6 +306,7 @@ class Report:
                 log_dir=program.get("log_dir") or "",
                 redirects=program.get("redirects") or "0",
                 stdin=program.get("stdin") or "",
+                preload=tuple(program.get("preload") or ()),
             ),
             nnodes=int(spec.get("nnodes") or 1),
             nproc=int(spec.get("nproc_per_node") or 1),

@@ -271,6 +271,7 @@ class Job:
         spec = dict(doc["spec"])
         program = dict(spec["program"])
         program["args"] = tuple(program["args"])
+        program["preload"] = tuple(program.get("preload", ()))
         spec["program"] = msg.Program(**program)
         spec["faults"] = tuple(spec["faults"])
         spec["node_counts"] = tuple(spec.get("node_counts", ()))

@@ -293,6 +293,7 @@ def _from_command(m: c.Command) -> msg.Command:
                 g.log_dir,
                 g.redirects or "0",
                 g.stdin,
+                tuple(g.preload),
             ),
             ranks=tuple(msg.Rank(r.rank, r.local_rank, r.group_rank) for r in s.ranks),
             world_size=s.world_size,

@@ -48,9 +48,15 @@ def _figures(job: Json) -> list[str]:
 def _incidents(incidents: Sequence[Json]) -> list[str]:
     if not incidents:
         return ["no incidents"]
-    lines = [f"incident {one['id']}: {output.incident_line(one)}" for one in reversed(incidents[:MOST_INCIDENTS])]
+    lines = [_incident(one) for one in reversed(incidents[:MOST_INCIDENTS])]
     more = len(incidents) - MOST_INCIDENTS
     return [*([f"{_many(more, 'earlier incident')}"] if more > 0 else []), *lines]
+
+
+def _incident(one: Json) -> str:
+    """What an agent says of its node is all of such an incident: nothing was done about it."""
+    is_said = one["kind"] == "agent" and one.get("action") == "alert" and one.get("summary")
+    return f"incident {one['id']}: " + (f"agent on {one['summary']}" if is_said else output.incident_line(one))
 
 
 def _risk(risk: Json | None) -> list[str]:

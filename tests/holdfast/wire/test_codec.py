@@ -149,7 +149,7 @@ def test_agent_messages_survive_the_wire(message: msg.AgentMessage) -> None:
     assert wire.decode_agent(wire.encode_agent(message)) == message
 
 
-PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True)
+PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True, preload=("lightning", "a.b"))
 
 
 @pytest.mark.parametrize(

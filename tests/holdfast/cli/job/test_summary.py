@@ -49,3 +49,10 @@ def test_before_any_step_there_is_no_time_to_show() -> None:
     assert summary(job, [], None) == [
         "0 steps, 0 restarts, 1 generation", "no incidents", "job train stopped after step -1: by hand",
     ]  # fmt: skip
+
+
+def test_what_an_agent_says_of_its_node_is_shown_whole() -> None:
+    said = INCIDENT | {"kind": "agent", "action": "alert", "summary": "node0: --preload: broken; workers start without"}
+    assert "incident i1: agent on node0: --preload: broken; workers start without" in summary(
+        job_as("finished"), [said], None
+    )

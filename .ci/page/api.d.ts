@@ -240,6 +240,8 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    imports_s?: number | null;
+    hint?: string | null;
     generation_from: number | null;
     generation_to: number | null;
     step_at_fault: number | null;
@@ -684,6 +686,8 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    imports_s?: number | null;
+    hint?: string | null;
     generation_from: number | null;
     generation_to: number | null;
     step_at_fault: number | null;

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.agent import probe
 from holdfast.agent.hooks import finite as torch_finite
 from holdfast.agent.hooks import groups as torch_groups
-from holdfast.agent.hooks import imports, saves
+from holdfast.agent.hooks import import_times, imports, saves
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.wire.types import Phase
 
@@ -62,6 +62,7 @@ _times: torch_spans.StepTimes | None = None
 def install_when_imported() -> None:
     """Install now if torch is here already, else as soon as the script imports it."""
     saves.watch()
+    import_times.watch()
     imports.when_imported("torch", lambda torch: install())
 
 
@@ -110,6 +111,8 @@ class _Steps:
             return
         if self.finite.began_spoilt and not self.finite.spoilt:
             return  # a step on parameters that are not finite is no progress
+        if self.count == 0:
+            import_times.first_step()
         probe.observed_step(self.count, self.finite.spoilt)
         self.count += 1
         if not probe.spoke() and probe.poisoned():

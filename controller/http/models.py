@@ -305,6 +305,8 @@ class Incident(_Answer):
     source: str | None = Field(description="Where the state came from: memory, peer or store.")
     restore_s: Number = Field(description="Part of recover_s that the restore took.")
     restored_bytes: int | None = Field(description="Bytes that all ranks read for the restore.")
+    imports_s: Number = Field(default=None, description="Part of recover_s that rank 0's own imports took.")
+    hint: str | None = Field(default=None, description="How the next recovery would be shorter.")
     generation_from: int | None
     generation_to: int | None
     step_at_fault: int | None

@@ -289,6 +289,14 @@ class Recovery:
             incident.enter("resuming", now.wall)
         return [books.saved(incident)]
 
+    def imported(self, timed: t.ImportsTimed) -> list[Action]:
+        """What a recovery's workers imported again. The incident is over as a rule: the first step ends both."""
+        incident = self.c.book.of_generation(timed.generation)
+        if incident is None:
+            return []
+        incident.imports_s, incident.frameworks = timed.seconds, timed.frameworks
+        return [books.saved(incident)]
+
     def resumed(self, record: t.StepRecord, now: Instant) -> list[Action]:
         """The first new step of a new generation ends the incident that made it necessary."""
         live = self.c.book.live()

@@ -397,6 +397,8 @@ def _incident(i: Incident) -> Json:
         "source": i.source or None,
         "restore_s": i.restore_s,
         "restored_bytes": i.restored_bytes or None,
+        "imports_s": i.imports_s,
+        "hint": i.hint or None,
         "generation_from": i.generation_from,
         "generation_to": i.generation_to or None,
         "step_at_fault": i.step_at_fault,

@@ -302,6 +302,10 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
+_WORTH_S = 1.0
+"""Imports of a recovery that take less are not worth a word."""
+
+
 class IncidentState(StrEnum):
     OPEN = "open"
     RECOVERING = "recovering"
@@ -321,6 +325,8 @@ class Incident:
     source: str = ""
     restore_s: float | None = None
     restored_bytes: int = 0
+    imports_s: float | None = None  # what rank 0's own imports took of the recovery
+    frameworks: str = ""  # among them, separated by commas
     closed: float | None = None
     since: float = 0.0
     generation_from: int = 0
@@ -348,6 +354,15 @@ class Incident:
     def live(self) -> bool:
         """Whether it is open and the job's: an alert is sent, and nothing waits for its end."""
         return self.is_open and self.action != "alert"
+
+    @property
+    def hint(self) -> str:
+        """How the next recovery would be shorter; "" for no idea."""
+        took, imports = (self.closed or 0.0) - self.opened, self.imports_s or 0.0
+        if self.state is not IncidentState.CLOSED or not self.frameworks or imports < max(_WORTH_S, took / 2):
+            return ""
+        share = f"imports took {min(imports, took):.1f} of {took:.1f} s of this recovery"
+        return f"{share}: --preload {self.frameworks} would save most of it"
 
     def enter(self, phase: str, wall: float) -> None:
         """Close the running phase, begin the next one."""

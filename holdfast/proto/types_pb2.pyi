@@ -833,6 +833,33 @@ class StateRestored(google.protobuf.message.Message):
 global___StateRestored = StateRestored
 
 @typing.final
+class ImportsTimed(google.protobuf.message.Message):
+    """How long rank 0's own imports took before its first step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    FRAMEWORKS_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    generation: builtins.int
+    seconds: builtins.float
+    frameworks: builtins.str
+    """names, separated by commas"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        generation: builtins.int = ...,
+        seconds: builtins.float = ...,
+        frameworks: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["frameworks", b"frameworks", "generation", b"generation", "job", b"job", "seconds", b"seconds"]) -> None: ...
+
+global___ImportsTimed = ImportsTimed
+
+@typing.final
 class ProgressSeen(google.protobuf.message.Message):
     """What a worker's checkpoints or its log say of how far it is, of a program that numbers no steps."""
 

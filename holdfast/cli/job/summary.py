@@ -50,7 +50,8 @@ def _incidents(incidents: Sequence[Json]) -> list[str]:
         return ["no incidents"]
     lines = [_incident(one) for one in reversed(incidents[:MOST_INCIDENTS])]
     more = len(incidents) - MOST_INCIDENTS
-    return [*([f"{_many(more, 'earlier incident')}"] if more > 0 else []), *lines]
+    hint = next((f"hint: {one['hint']}" for one in incidents if one.get("hint")), "")
+    return [*([f"{_many(more, 'earlier incident')}"] if more > 0 else []), *lines, *([hint] if hint else [])]
 
 
 def _incident(one: Json) -> str:

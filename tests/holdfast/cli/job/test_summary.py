@@ -56,3 +56,11 @@ def test_what_an_agent_says_of_its_node_is_shown_whole() -> None:
     assert "incident i1: agent on node0: --preload: broken; workers start without" in summary(
         job_as("finished"), [said], None
     )
+
+
+def test_the_newest_hint_comes_once_after_the_incidents() -> None:
+    hint = "imports took 8.1 of 9.4 s of this recovery: --preload lightning would save most of it"
+    incidents = [INCIDENT | {"id": f"i{n}", "hint": f"{hint} {n}" if n < 3 else None} for n in (3, 2, 1)]
+    lines = summary(job_as("finished"), incidents, None)
+    assert [line for line in lines if "hint" in line] == [f"hint: {hint} 2"]
+    assert lines.index(f"hint: {hint} 2") == max(i for i, line in enumerate(lines) if line.startswith("incident ")) + 1

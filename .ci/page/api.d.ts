@@ -276,6 +276,7 @@ declare namespace Api {
     nnodes: number;
     nproc_per_node: number;
     step: number;
+    step_of_life?: number | null;
     max_steps: number | null;
     restarts: number;
     submitted_at: number | null;
@@ -311,6 +312,7 @@ declare namespace Api {
     nnodes: number;
     nproc_per_node: number;
     step: number;
+    step_of_life?: number | null;
     max_steps: number | null;
     restarts: number;
     submitted_at: number | null;

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast.agent import probe
 from holdfast.agent.hooks import finite as torch_finite
+from holdfast.agent.hooks import global_steps, import_times, imports, saves
 from holdfast.agent.hooks import groups as torch_groups
-from holdfast.agent.hooks import import_times, imports, saves
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.wire.types import Phase
 
@@ -93,6 +93,7 @@ class _Steps:
         self.finite = torch_finite.Finite(torch)
         self.first: weakref.ref[Any] | None = None
         self.count = 0
+        self.known = global_steps.GlobalSteps()
 
     def before(self, optimizer: Any, args: object, kwargs: object) -> None:
         probe.operation("")  # the backward pass, whose end is not reported, is over
@@ -113,7 +114,10 @@ class _Steps:
             return  # a step on parameters that are not finite is no progress
         if self.count == 0:
             import_times.first_step()
-        probe.observed_step(self.count, self.finite.spoilt)
+        if self.known.is_known:
+            probe.observed_step(self.known.number(), self.finite.spoilt, is_numbered=True)
+        else:
+            probe.observed_step(self.count, self.finite.spoilt)
         self.count += 1
         if not probe.spoke() and probe.poisoned():
             self.poison(optimizer)
@@ -131,6 +135,7 @@ class _Steps:
 
 def _watch_optimizers(torch: Any) -> None:
     steps = _Steps(torch)
+    global_steps.watch(steps.known)
     optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it as an attribute
     optimizers.register_optimizer_step_pre_hook(steps.before)
     optimizers.register_optimizer_step_post_hook(steps.after)

@@ -206,6 +206,11 @@ class _AnyJob(_Answer):
     nnodes: int
     nproc_per_node: int
     step: int = Field(description="Last finished step; -1: none. See `steps_counted`.")
+    step_of_life: int | None = Field(
+        default=None,
+        description="Newest step since the last restart (-1: none), shown instead of `step` where it is not known "
+        "which step of the job that is; null: `step` is known.",
+    )
     max_steps: int | None
     restarts: int
     submitted_at: Instant

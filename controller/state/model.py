@@ -217,6 +217,14 @@ class Job:
         return self.best_step >= 0 and not self.progress.counted
 
     @property
+    def step_of_life(self) -> int | None:
+        """Newest step since the running attempt began (-1: none) where it is not known which step of the job that is:
+        the steps were only counted, and the program may have resumed anywhere. None: the job's steps are known."""
+        if self.is_repeat_known:
+            return None
+        return self.life_last - self.progress.base(self.generation) if self.life_last >= 0 else -1
+
+    @property
     def is_repeat_known(self) -> bool:
         """Is it known which of its steps were done again?"""
         return self.generation < 2 or not self.progress.counted

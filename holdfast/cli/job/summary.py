@@ -34,9 +34,13 @@ def health_lines(job: Json) -> list[str]:
 
 def _figures(job: Json) -> list[str]:
     done, restarts, last = job["step"] + 1, job.get("restarts", 0), job["generation"]
+    of_life = job.get("step_of_life")
     of = f" of {job['max_steps']:,}" if job.get("max_steps") else ""
+    steps = (
+        f"{done:,}{of} steps" if of_life is None else f"{done:,} steps in all attempts ({of_life + 1:,} of this life)"
+    )
     lines = [
-        f"{done:,}{of} steps, {_many(restarts, 'restart')}, {_many(last, 'generation')}"
+        f"{steps}, {_many(restarts, 'restart')}, {_many(last, 'generation')}"
         + (f", loss {output.number(job['loss'], 4)}" if job.get("loss") is not None else "")
     ]
     if job.get("time") and job["time"]["wall"]:

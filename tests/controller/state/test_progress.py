@@ -204,6 +204,28 @@ def test_a_script_that_numbers_its_steps_after_the_hook_saw_one_numbers_them_its
     assert v.saved["job", v.job.spec.id]["progress"]["counted"] is False
 
 
+def test_after_a_restart_it_is_only_known_which_step_of_this_life_it_is_at() -> None:
+    v = counted()
+    assert v.job.step_of_life is None  # the first attempt began at 0, as its job
+    done = v.job.best_step + 1
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2)
+    assert v.job.step_of_life == -1
+    v.run_until(lambda: v.job.life_steps >= 3)
+    assert v.job.step_of_life == 2
+    assert v.job.best_step == done + 2
+    assert Job.from_doc(v.job.to_doc()).step_of_life == 2
+
+
+def test_a_program_that_numbers_its_steps_is_at_a_step_of_the_job() -> None:
+    v = Virtual()
+    v.submit()
+    v.run(3.0)
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 2)
+    assert v.job.step_of_life is None
+
+
 def test_a_job_written_by_another_version_is_read() -> None:
     v = counted()
     doc = v.job.to_doc() | {"life_before": 3}

@@ -64,3 +64,8 @@ def test_the_newest_hint_comes_once_after_the_incidents() -> None:
     lines = summary(job_as("finished"), incidents, None)
     assert [line for line in lines if "hint" in line] == [f"hint: {hint} 2"]
     assert lines.index(f"hint: {hint} 2") == max(i for i, line in enumerate(lines) if line.startswith("incident ")) + 1
+
+
+def test_steps_of_which_only_the_number_is_known_are_no_steps_of_the_job() -> None:
+    lines = summary(job_as("finished", step=60, step_of_life=39, max_steps=100), [], None)
+    assert lines[0].startswith("61 steps in all attempts (40 of this life), 0 restarts")

@@ -63,6 +63,9 @@ class Options:
     """Starts without any progress, ended by the same traceback, before the job is marked failed."""
     restart_attempts_fault: int = 5
     """The same for faults that are not the script's own."""
+    restart_backoff: float = 0.0
+    """Longest wait between attempts that the program ends without progress; 0, as in recordings from before there was
+    one: none."""
     node_failures: int = 3
     """Faults that began on the same node within `failure_window` before it goes, if there is another to take."""
     failure_window: float = 86400.0

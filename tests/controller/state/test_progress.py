@@ -118,6 +118,37 @@ def test_a_loop_of_attempts_that_save_says_that_they_do() -> None:
     assert v.job.progress.reported == "checkpoint out/checkpoint-40"
 
 
+def test_attempts_without_progress_are_counted_and_one_that_gets_further_begins_anew() -> None:
+    progress = Progress(counted=True)
+    for generation, (steps, seconds, save, idle) in enumerate(
+        [
+            (12, 1.0, -1, 1),  # the first
+            (12, 1.0, -1, 2),
+            (9, 1.0, -1, 3),
+            (12, 1.0, -1, 4),
+            (13, 1.0, -1, 1),  # more steps
+            (13, 1.0, -1, 2),
+            (13, 1.0, 10, 1),  # a newer checkpoint
+            (13, 1.0, 10, 2),  # the same one again
+            (13, STARTUP_S + 1.0, -1, 1),  # minutes of work
+            (13, 1.0, -1, 2),
+        ],
+        1,
+    ):
+        progress.launch(generation, 0, 0.0)
+        if save >= 0:
+            progress.saw("checkpoint", save, 1, "x")
+        progress.count_idle(progress.end(generation, "x", steps, seconds), by_steps=False, is_newer=False)
+        assert progress.idle == idle, generation
+
+
+def test_what_was_saved_with_nan_is_no_progress() -> None:
+    progress = Progress(counted=True, idle=1, longest=12)
+    progress.saw("checkpoint", 40, 1, "x")
+    progress.count_idle(progress.end(2, "x", 12, 1.0), by_steps=True, is_newer=False)
+    assert progress.idle == 2
+
+
 def test_printed_numbers_are_progress_of_a_program_whose_steps_are_unseen() -> None:
     progress = Progress()
     for generation in range(1, 9):

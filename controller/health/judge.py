@@ -122,6 +122,13 @@ def _failed(f: Facts) -> Found | None:
     )  # fmt: skip
 
 
+def _step(f: Facts, of: int | None = None) -> str:
+    """Which step it is at: of the job where that is known."""
+    if f.step_of_life is not None:
+        return f"step {f.step_of_life} of this life" if f.step_of_life >= 0 else "the restart"
+    return f"step {f.step}" + (f" of {of}" if of else "")
+
+
 def _lost(f: Facts) -> tuple[str, str]:
     """What the failure cost, and where the next start resumes."""
     if f.step < 0:
@@ -143,13 +150,14 @@ def _stopped(f: Facts) -> Found | None:
     if f.state is not JobStatus.STOPPED:
         return None
     why = f": {f.reason}" if f.reason else ""
-    return Found(Condition.STOPPED, f"Stopped after step {f.step}{why}", f.since)
+    return Found(Condition.STOPPED, f"Stopped after {_step(f)}{why}", f.since)
 
 
 def _finished(f: Facts) -> Found | None:
     if f.state is not JobStatus.FINISHED:
         return None
-    return Found(Condition.FINISHED, f"Finished after {f.step + 1} steps and {_many(f.restarts, 'restart')}.", f.since)
+    steps = f"{f.step + 1} steps" + (" in all attempts" if f.step_of_life is not None else "")
+    return Found(Condition.FINISHED, f"Finished after {steps} and {_many(f.restarts, 'restart')}.", f.since)
 
 
 def _waiting(f: Facts) -> Found | None:
@@ -205,7 +213,7 @@ def _no_progress(f: Facts) -> Found | None:
     silent = f.now - f.stepped_at
     if silent <= max(LATE_S, LATE_STEPS * (f.step_seconds or 0.0)):
         return None
-    sentence = f"No step for {length(silent)}: the workers run, but no step has ended since step {f.step}."
+    sentence = f"No step for {length(silent)}: the workers run, but no step has ended since {_step(f)}."
     action = "`holdfast stacks` shows what the ranks do."
     return Found(Condition.NO_PROGRESS, sentence, f.stepped_at, action, remedy=Remedy.STACKS)
 
@@ -281,8 +289,7 @@ def _lost_all(f: Facts) -> Found | None:
 
 
 def _well(f: Facts) -> Found:
-    of = f" of {f.max_steps}" if f.max_steps else ""
-    at = f"at step {f.step}{of}" if f.step >= 0 else "before its first step"
+    at = f"at {_step(f, f.max_steps)}" if f.step >= 0 else "before its first step"
     return Found(Condition.WELL, f"Training normally, {at}, with {_many(f.restarts, 'restart')} so far.", f.since)
 
 

@@ -45,6 +45,12 @@ class ProgramSpec(_Request):
         default="",
         description="Standard input of the job's worker, if it has one: this path with `.GENERATION`, a named pipe.",
     )
+    preload: list[Annotated[str, Field(max_length=200, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]] = Field(
+        default=[],
+        max_length=100,
+        description="Modules that a fork server of this job imports, so that restarted workers need not. Without "
+        "effect on fresh interpreters and executables.",
+    )
 
 
 class JobLimits(_Request):
@@ -200,6 +206,11 @@ class _AnyJob(_Answer):
     nnodes: int
     nproc_per_node: int
     step: int = Field(description="Last finished step; -1: none. See `steps_counted`.")
+    step_of_life: int | None = Field(
+        default=None,
+        description="Newest step since the last restart (-1: none), shown instead of `step` where it is not known "
+        "which step of the job that is; null: `step` is known.",
+    )
     max_steps: int | None
     restarts: int
     submitted_at: Instant
@@ -299,6 +310,8 @@ class Incident(_Answer):
     source: str | None = Field(description="Where the state came from: memory, peer or store.")
     restore_s: Number = Field(description="Part of recover_s that the restore took.")
     restored_bytes: int | None = Field(description="Bytes that all ranks read for the restore.")
+    imports_s: Number = Field(default=None, description="Part of recover_s that rank 0's own imports took.")
+    hint: str | None = Field(default=None, description="How the next recovery would be shorter.")
     generation_from: int | None
     generation_to: int | None
     step_at_fault: int | None

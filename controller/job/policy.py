@@ -216,6 +216,12 @@ _WHY = {
 }
 
 
+def backoff_before(attempt: int, longest: float) -> float:
+    """Seconds to wait before this one of the restart attempts in a row without progress: 0, 1, 2, 4, ... at most
+    `longest`. What ends them may pass by itself (a server that restarts), and a loop of restarts costs others."""
+    return min(2.0 ** min(attempt - 2, 16), longest) if attempt >= 2 else 0.0
+
+
 def count_try(job: Job, cause: Finding, now: Instant) -> None:
     """Note a failed attempt of the job before deciding: progress since the last one resets the count.
 
@@ -237,6 +243,7 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
     else:
         job.fruitless += 1
         job.fruitless_node = cause.node if cause.node == job.fruitless_node else ""
+    job.progress.count_idle(life, by_steps=is_nan, is_newer=job.numbers_steps and job.best_step > job.fruitless_step)
     job.fruitless_step, job.signature = job.best_step, cause.signature
 
 
@@ -263,6 +270,11 @@ def is_pause(cause: Finding) -> bool:
 def counts_as_try(cause: Finding) -> bool:
     """Whether it counts as a restart attempt."""
     return is_failure(cause.kind) and cause.kind is not t.FindingKind.RESTART and not is_pause(cause)
+
+
+def may_repeat(cause: Finding) -> bool:
+    """May the program itself end so in the next attempt, too? A kill from outside repeats by chance only."""
+    return rows()[cause.kind].fault is Fault.PROGRAM or cause.kind is t.FindingKind.WORKER_OOM
 
 
 def counts_against(cause: Finding) -> bool:

@@ -48,6 +48,7 @@ def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Insta
         since=since.get(job.state, job.ended_at),
         restarts=job.restarts,
         step=doc["step"],
+        step_of_life=doc["step_of_life"],
         max_steps=job.spec.max_steps,
         stepped_at=last.at if last is not None and last.generation == job.generation else None,
         step_seconds=doc["step_seconds"],

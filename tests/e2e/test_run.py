@@ -194,6 +194,13 @@ def test_a_module(runs: Runs, tmp_path: Path) -> None:
     assert run.out == "[0] __main__ pack ['--deep']\n"
 
 
+def test_a_module_to_preload_that_is_not_installed(runs: Runs, tmp_path: Path) -> None:
+    run = runs.start("--preload", "json,no_such_framework", script(tmp_path, "print('started')"))
+    assert run.wait(WARM_S) == 2
+    assert run.out == ""
+    assert "--preload: no module named no_such_framework for the workers' Python" in run.err
+
+
 def test_a_script_that_does_not_exist(runs: Runs) -> None:
     run = runs.start("--nproc-per-node", "4", "gone.py")
     assert run.wait() == 2

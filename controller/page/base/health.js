@@ -45,7 +45,9 @@ function show() {
   fill(byId("health-basis-list"), ...(health?.basis ?? []).map((text) => make("li", {}, text)));
   offer(state.past ? null : health);
   const condition = health?.condition ?? "no job";
-  document.title = `${condition}${job ? ` · step ${count(job.step)} · ${job.name}` : ""} · ${VIEWS[route.view]} · Holdfast`;
+  const ofLife = job?.step_of_life ?? null;
+  const step = ofLife === null ? count(job?.step ?? null) : `${count(ofLife)} of this life`;
+  document.title = `${condition}${job ? ` · step ${step} · ${job.name}` : ""} · ${VIEWS[route.view]} · Holdfast`;
   // Its figures change with every step: it is read aloud when the condition or the culprit does.
   const key = [job?.id, condition, health?.target, health?.rank].join();
   if (key !== said) announce(`${job?.name ?? ""}: ${sentence} ${health?.action ?? ""}`);

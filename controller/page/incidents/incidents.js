@@ -46,6 +46,7 @@ function build(incident) {
     head, make("p", { class: "summary" }, incident.summary), phases(incident));
   card.dataset.id = incident.id;
   if (incident.action) card.append(make("p", {}, incident.reason ? `${incident.action}: ${incident.reason}` : incident.action));
+  if (incident.hint) card.append(make("p", {}, incident.hint));
   head.insertBefore(make("a", { class: "link", href: link("incidents", incident.id) }, "story"), head.lastChild);
   const facts = outcome(incident);
   if (facts) card.append(make("p", {}, facts));

@@ -15,6 +15,7 @@ const MEANING = {
   ongoing: "training continues, slower",
   evicting: "the culprit is evicted, the rest of the generation is stopped",
   replenishing: "waiting for a replacement node",
+  waiting: "waiting before the next attempt, for the last ones made no progress",
   starting: "processes start",
   restoring: "every rank restores its state",
   resuming: "until the first step is done",

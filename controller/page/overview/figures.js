@@ -14,15 +14,16 @@ let hour = null; // as /api/v1/job/hour
 
 /** [{name, value, more, at, line}] of a job's document, its steps and its last hour. Pure. */
 export function figuresOf(job, steps, past) {
-  const left = job.max_steps && known(job.step_seconds) ? (job.max_steps - job.step - 1) * job.step_seconds : 0;
-  const of = job.max_steps ? `of ${count(job.max_steps)}` : "";
+  const ofLife = job.step_of_life ?? null;  // then nobody knows which step of the job it is
+  const left = ofLife === null && job.max_steps && known(job.step_seconds) ? (job.max_steps - job.step - 1) * job.step_seconds : 0;
+  const of = ofLife !== null ? "of this life" : job.max_steps ? `of ${count(job.max_steps)}` : "";
   const remaining = left > 0 && job.state === "running" ? `, ${seconds(left)} left` : "";
   const risk = job.at_risk ?? {};
   const worse = [["node", risk.node], ["job", risk.job]].filter(([, cost]) => known(cost));
   const rates = steps.tokens.map((many, i) => (steps.seconds[i] > 0 ? many / steps.seconds[i] : null));
   const spares = past?.spares.at(-1);
   return [
-    { name: "Step", value: job.step < 0 ? "–" : count(job.step), more: `${of}${remaining}`, at: steps.at, line: steps.step },
+    { name: "Step", value: (ofLife ?? job.step) < 0 ? "–" : count(ofLife ?? job.step), more: `${of}${remaining}`, at: steps.at, line: steps.step },
     { name: "Tokens/s", value: short(job.tokens_per_s), more: `step ${seconds(job.step_seconds)}`, at: steps.at, line: rates },
     { name: "MFU", value: percent(job.mfu), more: "of the peak", at: past?.at, line: past?.mfu },
     { name: "Goodput", value: percent(job.time.last_day), more: `of 24 h, ${percent(job.goodput)} of all`, at: past?.at, line: past?.goodput },

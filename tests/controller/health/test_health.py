@@ -250,3 +250,12 @@ def test_whatever_holds_there_is_one_sentence_and_one_action(facts: Facts) -> No
 )
 def test_lengths_are_said_as_people_say_them(seconds: float, says: str) -> None:
     assert length(seconds) == says
+
+
+def test_where_nobody_knows_which_step_of_the_job_it_is_the_step_is_that_of_this_life() -> None:
+    life = replace(WELL, restarts=1, step_of_life=12, max_steps=1000)
+    assert lead(life)[1] == "Training normally, at step 12 of this life, with 1 restart so far."
+    assert "since step 12 of this life" in lead(replace(life, stepped_at=NOW - 400))[1]
+    assert lead(replace(life, state=JobStatus.STOPPED))[1] == "Stopped after step 12 of this life"
+    assert "at the restart" in lead(replace(life, step_of_life=-1))[1]
+    assert lead(replace(life, state=JobStatus.FINISHED))[1] == "Finished after 893 steps in all attempts and 1 restart."

@@ -80,7 +80,7 @@ KINDS = {
     "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text",
     "[RANK|NODE]": "text", "REGEX": "text", "LEVEL": "text", "LINE": "text",
     "FIGURE": "text", "[NAME|ID]": "text", "[RECEIVER]": "text",
-    "NAME|NAME=VALUE": "text", "N|RANK:N,...": "text", "RANK,...": "text", "SIGNAL,...": "text", "TEXT,...": "text",
+    "NAME|NAME=VALUE": "text", "N|RANK:N,...": "text", "RANK,...": "text", "SIGNAL,...": "text", "TEXT,...": "text", "MODULE,...": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
     "N|auto|gpu|cpu": "text", "SIZE": "number", "[NAME]": "text", "cuda|cpu": "text",
     "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",

@@ -186,7 +186,7 @@ export function startDayLane() {
   byId("lane-before").addEventListener("click", () => go((past() ?? now()) - DAY_S));
   canvas.addEventListener("pointermove", (event) => {
     hint(event.offsetX);
-    if (event.buttons & 1) go(timeAt(event.offsetX));
+    if (day && event.buttons & 1) go(timeAt(event.offsetX));
   });
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);

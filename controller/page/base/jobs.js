@@ -21,6 +21,7 @@ function draw() {
   list.replaceChildren(...jobs.map((job) => entry(job, job.id === shown)));
 }
 
+/** @param {Api.JobBrief} job @param {boolean} current */
 function entry(job, current) {
   const progress = job.step < 0 ? "" : job.max_steps ? `step ${job.step + 1} of ${job.max_steps}` : `step ${job.step + 1}`;
   const priority = job.priority ? `priority ${job.priority}` : "";

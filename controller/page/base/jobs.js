@@ -21,6 +21,7 @@ function draw() {
   list.replaceChildren(...jobs.map((job) => entry(job, job.id === shown)));
 }
 
+/** @param {Api.JobBrief} job @param {boolean} current */
 function entry(job, current) {
   const ofLife = job.step_of_life ?? null;
   const progress = (ofLife ?? job.step) < 0 ? "" : ofLife !== null ? `step ${ofLife + 1} of this life` : job.max_steps ? `step ${job.step + 1} of ${job.max_steps}` : `step ${job.step + 1}`;

@@ -15,7 +15,7 @@ const tiles = new Map();
 let hour = null; // as /api/v1/job/hour
 
 /**
- * @typedef {Pick<Api.Then, "state" | "step" | "tokens_per_s" | "step_seconds" | "mfu" | "goodput"> & { max_steps: number | null,
+ * @typedef {Pick<Api.Then, "state" | "step" | "tokens_per_s" | "step_seconds" | "mfu" | "goodput"> & { max_steps: number | null, step_of_life?: number | null,
  *   at_risk: Partial<Api.AtRisk> | null, time: Pick<Api.Spent, "last_day"> }} Job
  * @typedef {Pick<Api.Steps, "at" | "step" | "seconds" | "tokens">} Steps
  * @typedef {Pick<Api.Hour, "spares"> & Partial<Api.Hour>} Hour
@@ -24,7 +24,7 @@ let hour = null; // as /api/v1/job/hour
 /** [{name, value, more, at, line}] of a job's document, its steps and its last hour. Pure.
  * @param {Job} job @param {Steps} steps @param {Hour | null} past */
 export function figuresOf(job, steps, past) {
-  const ofLife = job.step_of_life ?? null;  // then nobody knows which step of the job it is
+  const ofLife = job.step_of_life ?? null; // then nobody knows which step of the job it is
   const left = ofLife === null && job.max_steps && known(job.step_seconds) ? (job.max_steps - job.step - 1) * job.step_seconds : 0;
   const of = ofLife !== null ? "of this life" : job.max_steps ? `of ${count(job.max_steps)}` : "";
   const remaining = left > 0 && job.state === "running" ? `, ${seconds(left)} left` : "";

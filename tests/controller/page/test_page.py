@@ -32,10 +32,10 @@ def test_mesh_answers_to_click_and_keys(served: Served, watched: Watched) -> Non
     mesh.focus()
     page.keyboard.press("Home")
     expect(page.locator("#detail-title")).to_have_text("Rank 0")
-    page.keyboard.press("ArrowDown")
-    expect(page.locator("#detail-title")).to_have_text("Rank 1")
+    page.keyboard.press("ArrowDown")  # the tensor group stands on end where there is room, else it lies
+    expect(page.locator("#detail-title")).to_have_text(re.compile("Rank [14]"))
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#detail-title")).to_have_text("Rank 3")
+    expect(page.locator("#detail-title")).to_have_text(re.compile("Rank [35]"))
     page.keyboard.press("End")
     expect(page.locator("#detail-title")).to_have_text("Rank 7")
     expect(page.locator("#detail")).to_contain_text("Node node1")

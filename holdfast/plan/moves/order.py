@@ -19,11 +19,11 @@ Choice = tuple[tuple[int, int], ...]
 
 MOST_EXACT = 20
 """Tasks. Of more, the search sees too small a part."""
-MOST_STEPS = 60_000
+MOST_STEPS = 200_000
 """Of the search: about a second."""
-MOST_GREEDY = 2_000
-"""Tasks. Of more, the greedy rounds take longer than many transfers do."""
-_TRIES, _LOOKS = 100, 400_000
+MOST_GREEDY = 5_000
+"""Tasks: half a second. Of more, only the loads are balanced."""
+_TRIES, _LOOKS = 100, 40_000_000
 
 
 class Algorithm(StrEnum):

@@ -66,9 +66,17 @@ def execute(plan: TransferPlan, source: Arrays, target: Arrays) -> dict[int, np.
         flat = {rank: source[rank][1][at[rank]].reshape(-1).copy() for rank in unit.senders}
         have = {rank: np.ones(unit.shard.count, bool) for rank in unit.senders}
         count = {rank: np.ones(unit.shard.count, int) for rank in unit.senders}
-        for message in plan.messages(move):
+        messages = plan.messages(move)
+        for index, message in enumerate(messages):
             where = slice(message.start, message.stop)
+            assert message.start < message.stop, "an empty message"
             assert have[message.source][where].all(), "sends what it does not have"
+            if message.source in unit.senders:
+                assert message.after == -1, "waits for what it has"
+            else:
+                before = messages[message.after]
+                assert 0 <= message.after < index, "waits for something before"
+                assert (before.target, before.start, before.stop) == (message.source, message.start, message.stop)
             flat.setdefault(message.target, np.zeros(unit.shard.count, flat[unit.senders[0]].dtype))
             have.setdefault(message.target, np.zeros(unit.shard.count, bool))[where] = True
             count.setdefault(message.target, np.zeros(unit.shard.count, int))[where] += 1

@@ -67,6 +67,18 @@ def test_a_bound_that_assigns_senders_greedily_would_miss_this() -> None:
     assert makespan(tasks, exact(tasks)) == 2
 
 
+def test_the_bound_counts_what_a_host_cannot_avoid() -> None:
+    receiver = [Task(2, (0, 1, 2), (10,)), Task(3, (0, 1, 2), (10, 11))]
+    only_sender = [Task(2, (0,), (10,)), Task(3, (0,), (11,)), Task(1, (1, 2), (12,))]
+    senders = [Task(2, (0, 1), (host,)) for host in (10, 11, 12)]
+    assert [lower_bound(tasks) for tasks in (receiver, only_sender, senders)] == [5, 5, 3]
+
+
+def test_greedy_begins_with_the_largest_set_that_shares_no_host() -> None:
+    tasks = [Task(1, (0,), (10, 11, 12)), Task(1, (1,), (10,)), Task(1, (2,), (11,)), Task(1, (3,), (12,))]
+    assert [number for number, _ in greedy(tasks)][-1] == 0
+
+
 def test_bound_search_greedy_load_in_this_order_on_average() -> None:
     bounds, found = [], {algorithm: [] for algorithm in Algorithm}  # type: dict, dict
     for seed in range(40):

@@ -8,7 +8,7 @@ import torch
 
 from holdfast.plan.moves.shard_spec import ShardSpec
 from holdfast.plan.moves.simulate import simulate
-from holdfast.plan.moves.strategies import Strategy
+from holdfast.plan.moves.strategies import Strategy, duration
 from holdfast.plan.moves.transfer_plan import TransferPlan, make_plan
 from holdfast.plan.moves.units import Unit, units
 from holdfast.plan.plan import Mesh
@@ -103,6 +103,7 @@ def test_time_and_bytes_of_each_strategy(a: int, b: int, k: int) -> None:
     for strategy, seconds in expected.items():
         found = simulate(make_plan([unit], hosts, strategy, k), 1e6).makespan
         assert found == pytest.approx(seconds, rel=0.05 if strategy is Strategy.RING else 1e-9), strategy
+        assert duration(strategy, t, unit.far(hosts), k) == pytest.approx(seconds)
         crossed = simulate(make_plan([unit], hosts, strategy, k), 1e6).crossed_bytes / (6720 * ITEM)
         assert crossed == pytest.approx(times_over[strategy]), strategy
     best = simulate(make_plan([unit], hosts, None, k), 1e6).makespan
@@ -116,10 +117,22 @@ def test_a_ring_over_four_hosts_as_published(k: int, factor: float) -> None:
 
 
 def test_a_host_takes_part_in_one_unit_at_a_time() -> None:
-    a, b = (Unit("w", TensorShard((i,), (1,)), 100, (i,), (2 + i,)) for i in range(2))
-    apart, together = ((0, 1, 2, 3), (0, 0, 2, 3))
-    assert simulate(make_plan([a, b], apart), 100.0).makespan == 1
-    assert simulate(make_plan([a, b], together), 100.0).makespan == 2
+    three = [Unit("w", TensorShard((i,), (1,)), 100, (i,), (3 + i,)) for i in range(3)]
+    apart, together = ((0, 1, 2, 3, 4, 5), (0, 0, 0, 3, 4, 5))
+    assert simulate(make_plan(three, apart), 100.0).makespan == 1
+    assert sorted(simulate(make_plan(three, together), 100.0).end) == [1, 2, 3]
+
+
+def test_replicas_share_the_sending() -> None:
+    units_of_two = [Unit("w", TensorShard((i,), (1,)), 100, (0, 1), (2 + i,)) for i in range(2)]
+    plan = make_plan(units_of_two, range(4))
+    assert {move.sender for move in plan.moves} == {0, 1}
+    assert simulate(plan, 100.0).makespan == 1
+
+
+def test_a_single_element_is_no_ring_of_many_chunks() -> None:
+    unit = Unit("w", TensorShard((), ()), 100, (0,), (1, 2))
+    assert make_plan([unit], range(3), chunks=64).moves[0].strategy is Strategy.SEND_RECV
 
 
 def test_a_receiver_beside_a_holder_gets_it_from_there() -> None:

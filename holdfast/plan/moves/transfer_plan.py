@@ -61,7 +61,10 @@ def make_plan(
         far = unit.far(hosts)
         chunked = min(chunks, unit.shard.count)
         times = {way: duration(way, unit.num_bytes, far, chunked) for way in Strategy}
-        way = strategy or min(times, key=times.__getitem__)
+        # An all-gather takes as long as its formula says only if every receiver gets a piece.
+        divisible = unit.shard.count >= sum(map(len, far))
+        possible = Strategy if divisible else (Strategy.SEND_RECV, Strategy.RING)
+        way = strategy or min(possible, key=times.__getitem__)
         chosen.append(way)
         if far:
             crossing.append(number)

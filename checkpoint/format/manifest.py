@@ -17,7 +17,8 @@ from typing import Any
 from holdfast.checkpoint.errors import ManifestInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES
 from holdfast.checkpoint.format.parts import Entry, Part
-from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor
+from holdfast.plan.tiles import TensorShard
 
 VERSION = 2
 DEPTH = 400

@@ -25,10 +25,10 @@ from holdfast.plan.plan import Action, Op, Plan
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.schedules.table import EXECUTED, SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
-NAMES = tuple(SCHEDULES)
+NAMES = EXECUTED
 FORWARD, BACKWARD = 1, 2
 
 

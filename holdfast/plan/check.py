@@ -111,6 +111,7 @@ def _unpaired(plan: Plan) -> Iterator[str]:
 def _sharding(plan: Plan) -> Iterator[str]:
     """A stage that is gathered at all is whole whenever it computes; gradients that are reduced at all, all are."""
     sharded = {action.stage for _, action in plan.actions() if action.op is Op.UNSHARD}
+    used = {action.pipe for _, action in plan.actions() if action.op in COMPUTE}
     for order in plan.orders:
         whole: set[tuple[int, int]] = set()
         reduced: set[tuple[int, int]] = set()
@@ -126,7 +127,7 @@ def _sharding(plan: Plan) -> Iterator[str]:
                     yield f"{action.id} frees what is not there"
                 whole.discard(s)
             elif action.op is Op.REDUCE_GRAD:
-                if s not in fresh:
+                if s not in fresh and action.pipe in used:  # a pipe without micro-batches adds nothing
                     yield f"{action.id} has no new gradients to reduce"
                 fresh.pop(s, None)
                 reduced.add(s)

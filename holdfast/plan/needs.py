@@ -24,7 +24,12 @@ class Doers:
 
     def matching(self, op: Op, stage: int, user: Action) -> list[Action]:
         """Those that do so for any of the samples that `user` is about."""
-        found = dict.fromkeys(a for m in user.micro_batches for a in self.of(op, stage, m))
+        if not user.also:
+            found = self.of(op, stage, user.micro_batch)
+            if user.parts == 1:
+                return found  # the usual case, fast
+        else:
+            found = list(dict.fromkeys(a for m in user.micro_batches for a in self.of(op, stage, m)))
         return [action for action in found if _overlap(action.part, user.part)]
 
 
@@ -112,26 +117,40 @@ def receiver(action: Action, stages: int) -> int | None:
     return action.stage - 1 if action.op in BACKWARDS and action.stage > 0 else None
 
 
+def sources(doers: Doers, action: Action, stages: int) -> list[Action]:
+    """The computations of an adjacent stage whose output a computation uses."""
+    source = _source(action, stages)
+    if source is None:
+        return []
+    if source < action.stage:
+        return doers.matching(Op.FORWARD, source, action)
+    return doers.matching(Op.BACKWARD, source, action) or doers.matching(Op.BACKWARD_INPUT, source, action)
+
+
+def _source(action: Action, stages: int) -> int | None:
+    """The adjacent stage whose output a computation uses, None if it uses none."""
+    if action.op is Op.FORWARD:
+        return action.stage - 1 if action.stage > 0 else None
+    if action.op in BACKWARDS or (action.op is Op.RECOMPUTE and action.late):
+        return action.stage + 1 if action.stage < stages - 1 else None
+    return None
+
+
 def _wanted(plan: Plan, doers: Doers, action: Action) -> list[str]:
     """What an action needs of the computations and messages of its micro-batches."""
-    s, last = action.stage, len(plan.stages) - 1
+    s = action.stage
+    own: list[str] = []
     match action.op:
-        case Op.FORWARD if s > 0:
-            return _arrival(doers, action, s - 1)
         case Op.BACKWARD | Op.BACKWARD_INPUT:
-            again = doers.matching(Op.RECOMPUTE, s, action)
-            made = _ids(again) or _found(doers, Op.FORWARD, s, action)
-            return made + (_arrival(doers, action, s + 1) if s < last else [])
+            own = _ids(doers.matching(Op.RECOMPUTE, s, action)) or _found(doers, Op.FORWARD, s, action)
+        case Op.RECOMPUTE | Op.SEND_FORWARD:
+            own = _found(doers, Op.FORWARD, s, action)
         case Op.BACKWARD_WEIGHT:
-            return _found(doers, Op.BACKWARD_INPUT, s, action)
-        case Op.RECOMPUTE:
-            made = _found(doers, Op.FORWARD, s, action)
-            return made + (_arrival(doers, action, s + 1) if action.late and s < last else [])
-        case Op.SEND_FORWARD:
-            return _found(doers, Op.FORWARD, s, action)
+            own = _found(doers, Op.BACKWARD_INPUT, s, action)
         case Op.SEND_BACKWARD:
-            return _backward(doers, s, action)
-    return []
+            own = _backward(doers, s, action)
+    source = _source(action, len(plan.stages))
+    return own if source is None else own + _arrival(doers, action, source)
 
 
 def _arrival(doers: Doers, user: Action, source: int) -> list[str]:

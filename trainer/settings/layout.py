@@ -31,7 +31,17 @@ class TrainerLayout:
 
     @property
     def stages(self) -> int:
-        return self.pp * self.chunks
+        return self.placement.stages(self.pp, self.chunks)
+
+    @property
+    def pipes(self) -> int:
+        """Replicas of each stage within one pipeline."""
+        return len(self.places)
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        """By pipe, the pipeline rank of each stage."""
+        return self.placement.places(self.pp, self.chunks)
 
     def coordinate(self, rank: int) -> tuple[int, int, int]:
         """(pp, dp, tp) of a rank."""
@@ -99,7 +109,7 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         if schedule.chunks > 1:
             why = schedule.placement.value
             return f"parallel.schedule = {schedule.name} needs parallel.chunks = {schedule.chunks}, {why}"
-        others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks))
+        others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks and one.is_executed))
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
     if schedule.chunks > 1 and pp == 1:
         return f"parallel.schedule = {schedule.name} needs pp of 2 or more"

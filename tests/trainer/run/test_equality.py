@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.corpus import open_corpus
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.schedules.table import EXECUTED
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.layout import factorisations
 
@@ -116,7 +116,7 @@ def test_schedules_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", EXECUTED)
 def test_schedules_over_four_ranks_equal_one_process(
     zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str
 ) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.plan.plan import Layers, Mesh, Order, Plan
 from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.schedules.table import EXECUTED, SCHEDULES
 
-NAMES = tuple(name for name, schedule in SCHEDULES.items() if not schedule.halves_backward)
-"""Those with whole backwards. The others are torch's own lists: see test_schedule_oracle.py."""
+NAMES = tuple(name for name in EXECUTED if not SCHEDULES[name].halves_backward)
+"""Those that the trainer runs with whole backwards. The others are torch's own lists: see test_schedule_oracle.py."""
 SINGLE = tuple(name for name in NAMES if SCHEDULES[name].chunks == 1)
 
 

@@ -105,26 +105,17 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
-    from holdfast.trainer.pipeline.runtime import Runtime, Sharing, WatchedStage
+    from holdfast.trainer.pipeline.executor import Executor
+    from holdfast.trainer.pipeline.shared_state import Sharing
+    from holdfast.trainer.pipeline.stage import Stage
 
     alone = Sharing(dist.new_group([rank], use_local_synchronization=True), 0, ())  # no replicas
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
-    message = torch.zeros(1, 4, requires_grad=True)
-    stages = [
-        WatchedStage(
-            _sleeping_stage(unit_s),
-            index,
-            layout.stages,
-            cpu,
-            input_args=message if index else message.detach(),
-            output_args=message,
-            group=dist.group.WORLD,
-            sharing=alone,
-        )
-        for index in layout.stages_of(rank)
-    ]
-    runtime = Runtime(case.plan, stages, lambda out, target: (out - target).sum())
-    inputs = [torch.ones(count, 4)] if 0 in layout.stages_of(rank) else []
+    group = dist.group.WORLD
+    assert group is not None
+    stages = [Stage(_sleeping_stage(unit_s), index, layout.stages, cpu, alone) for index in layout.stages_of(rank)]
+    executor = Executor(case.plan, rank, stages, lambda out, target: (out - target).sum(), group, torch.zeros(1, 4))
+    inputs = torch.ones(count, 4) if 0 in layout.stages_of(rank) else None
     target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
     for _ in range(1 + repeats):
@@ -132,7 +123,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
         time.sleep(max(0.0, float(begin) - time.monotonic()))
-        runtime.step(*inputs, target=target, losses=[], return_outputs=False)
+        executor.step(inputs, target)
         makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - count * layout.chunks * (FORWARD + BACKWARD) * unit_s / float(makespan))
@@ -174,7 +165,7 @@ def _sleeping_stage(unit_s: float) -> Any:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.ones(4))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor, micro_batch: int) -> torch.Tensor:
             # The input needs its half of the backward even where its gradient is not asked for.
             x = x if x.requires_grad else x.clone().requires_grad_()
             weight, seen = Sleep.apply(self.weight, 0.0), Sleep.apply(x, unit_s * FORWARD)

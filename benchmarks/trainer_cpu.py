@@ -8,7 +8,9 @@ optimizer, tokens a step and micro-batches. Ranks are forked from one fork serve
 bare model. `holdfast` keeps all state on every replica, as `ddp` does; `watched` writes the probe's shared memory too.
 With `zero 1` replicas share out the optimizer's state, with `zero 3` all, as `fsdp2` does, layer by layer. The `fsdp2`
 script reduces gradients once a step and keeps them whole until then, as `zero 3 once`; `zero 3` reduces them after each
-micro-batch and never holds them whole.
+micro-batch and never holds them whole. `torch runtime` is `holdfast` whose plan torch's pipelining runtime executes,
+as `holdfast` did before it had an executor: ask for it by name, and for a pipeline with `--set parallel.pp=4 --set
+parallel.dp=1 --set parallel.schedule=zbv`.
 The first step of a turn, in which processes wake up, does not count; a figure is the median of the turns. Where its
 memory comes to lie makes a process up to a tenth faster or slower for its life, so `--starts` begins anew that often.
 """
@@ -33,6 +35,7 @@ from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.trainer.preload import preload
 
 sys.path.insert(0, str(Path(__file__).parent / "workers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/trainer/support"))  # torch's runtime is the tests' oracle
 
 # By system: what replicas share out, and whether the probe is attached.
 OURS: dict[str, tuple[dict[str, object], bool]] = {
@@ -47,6 +50,7 @@ PLAIN = {
     "ddp": ("holdfast", "holdfast watched"),
     "fsdp2": ("holdfast zero 1", "holdfast zero 3", "holdfast zero 3 once"),
 }
+TORCH_RUNTIME = "torch runtime"
 SYSTEMS = (*OURS, *PLAIN)
 DEADLINE_S = 300.0
 
@@ -175,7 +179,12 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
         if name in OURS and OURS[name][1]:
             os.environ[ENV_PATH] = str(folder / f"probe-{ranks}-{rank}")
         gate = Gate(where, name, options.steps)
-        if name in OURS:
+        if name == TORCH_RUNTIME:
+            import torch_runtime
+
+            torch_runtime.install()
+            ours(options, ranks, OURS["holdfast"][0], folder, gate)
+        elif name in OURS:
             ours(options, ranks, OURS[name][0], folder, gate)
         else:
             plain(options, name, gate)
@@ -214,7 +223,7 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--processes", type=int, nargs="+", default=[1, 2, 8])
-    made.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    made.add_argument("--systems", nargs="+", choices=(*SYSTEMS, TORCH_RUNTIME), default=list(SYSTEMS))
     made.add_argument("--starts", type=int, default=1, help="how often all processes are started")
     made.add_argument("--rounds", type=int, default=8, help="turns of each system from one start to the next")
     made.add_argument("--steps", type=int, default=6, help="in a turn")
@@ -240,7 +249,9 @@ def main() -> None:
                 medians[name][str(ranks)] = median(values)
             for name, values in speeds.items():
                 spread = f"{quantile(values, 0.25):.0f} to {quantile(values, 0.75):.0f}"
-                peers = [p for p, alike in PLAIN.items() if name in alike and p in speeds]
+                peers = [
+                    p for p, alike in {TORCH_RUNTIME: ("holdfast",), **PLAIN}.items() if name in alike and p in speeds
+                ]
                 ratios = [a / b for peer in peers for a, b in zip(values, speeds[peer], strict=True)]
                 rows.append([f"{ranks} x {name}", f"{median(values):.0f}", spread,
                              f"{median(ratios):.3f} {peers[0]}" if ratios else ""])  # fmt: skip

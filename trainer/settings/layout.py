@@ -48,8 +48,17 @@ class TrainerLayout:
         return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
 
     def stages_of(self, pp_rank: int) -> list[int]:
-        """Stage numbers that a pipeline rank holds, dealt out round by round."""
-        return [stage for stage in range(self.stages) if self.rank_of(stage) == pp_rank]
+        """Stage numbers that a pipeline rank holds, dealt out round by round. No two are replicas of one stage."""
+        return [stage for stage, _ in self.held_by(pp_rank)]
+
+    def held_by(self, pp_rank: int) -> list[tuple[int, int]]:
+        """The same, each with its pipe."""
+        places = self.places
+        return [(s, pipe) for s in range(self.stages) for pipe, ranks in enumerate(places) if ranks[s] == pp_rank]
+
+    def ranks_of(self, stage: int) -> list[int]:
+        """The pipeline ranks that hold a stage, pipe by pipe."""
+        return [ranks[stage] for ranks in self.places]
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds a stage."""

@@ -70,6 +70,15 @@ def test_every_entry_makes_a_plan_from_its_defaults(name: str) -> None:
     assert verify(build_plan(config, layout, CPU)) == []
 
 
+@pytest.mark.parametrize("name", sorted(set(SCHEDULES) - set(EXECUTED)))
+def test_what_the_trainer_cannot_run_is_refused_with_the_settings(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^parallel.schedule is {name}: the trainer cannot run it yet") as caught:
+        load(overrides=[("parallel.schedule", name), ("parallel.pp", 4)])
+    assert all(one in str(caught.value) for one in EXECUTED)
+    made = SCHEDULES[name].plan(4, SCHEDULES[name].chunks, 8)
+    assert verify(made) == []
+
+
 def test_settings_and_the_table_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

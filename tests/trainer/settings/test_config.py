@@ -71,6 +71,10 @@ def test_overrides_read_toml_and_plain_words() -> None:
             ["--set", "optim.trust_low=2.0", "--set", "optim.trust_high=1.0"],
             "optim.trust_low is 2.0, above optim.trust_high = 1.0",
         ),
+        (
+            ["--set", "parallel.schedule=chimera"],
+            "parallel.schedule is chimera: the trainer cannot run it yet, `holdfast schedules` shows its timeline",
+        ),
         (["--steps", "0"], "train.steps is 0: must be 1 or more"),
         (["--steps", "x"], "invalid int value"),
         (["--stpes", "3"], "unrecognized arguments: --stpes"),

@@ -100,17 +100,17 @@ SCHEDULES = {
             whole_rounds=True,
         ),
         *(
-            Schedule(name, build, chunks=2, takes_chunks=True, placement=Placement.BOTH_WAYS, is_executed=False)
-            for name, build in (
-                ("chimera", chimera),
-                ("chimera-doubling", forward_doubling),
-                ("chimera-halving", backward_halving),
+            Schedule(name, build, chunks=2, takes_chunks=True, placement=Placement.BOTH_WAYS, is_executed=runs)
+            for name, build, runs in (
+                ("chimera", chimera, True),
+                ("chimera-doubling", forward_doubling, False),
+                ("chimera-halving", backward_halving, False),
             )
         ),
-        Schedule("merak-baseline", _one_stage(baseline), is_executed=False),
-        Schedule("merak-early", _one_stage(early_recompute), is_executed=False),
-        Schedule("merak-last-kept", _one_stage(last_stage_kept), is_executed=False),
-        Schedule("merak", _one_stage(shifted), is_executed=False),
+        Schedule("merak-baseline", _one_stage(baseline)),
+        Schedule("merak-early", _one_stage(early_recompute)),
+        Schedule("merak-last-kept", _one_stage(last_stage_kept)),
+        Schedule("merak", _one_stage(shifted)),
     )
 }
 

@@ -122,10 +122,29 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
     if schedule.chunks > 1 and pp == 1:
         return f"parallel.schedule = {schedule.name} needs pp of 2 or more"
+    if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp, local)) is not None:
+        return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
     if schedule.whole_rounds and local % max(1, local // pp):
         return f"{schedule.name} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
+    return None
+
+
+def _unfit_pipes(config: Config, pp: int, dp: int, local: int) -> str | None:
+    """Why a pipeline cannot have as many pipes as the settings ask for, None if it can."""
+    pipes = _chunks(config)
+    try:
+        Placement.BOTH_WAYS.places(pp, pipes)
+    except ValueError as error:
+        return str(error)
+    if local < pipes:
+        return f"{local} micro-batches in each replica are fewer than {pipes} pipes"
+    if dp > 1 and config.parallel.zero:
+        return (
+            f"parallel.schedule = {config.parallel.schedule} has whole replicas of each stage in its pipes "
+            "(set parallel.zero = 0)"
+        )
     return None
 
 

@@ -64,7 +64,7 @@ def test_it_is_among_the_choices_that_a_wrong_name_is_shown(registered: str) -> 
 
 @pytest.mark.parametrize("name", EXECUTED)
 def test_every_entry_makes_a_plan_from_its_defaults(name: str) -> None:
-    config = load(overrides=[("parallel.schedule", name), ("parallel.pp", 2)])
+    config = load(overrides=[("parallel.schedule", name), ("parallel.pp", 2), ("parallel.zero", 0)])
     layout = plan(config, 4, 256)
     assert layout.chunks == SCHEDULES[name].chunks
     assert verify(build_plan(config, layout, CPU)) == []
@@ -77,6 +77,24 @@ def test_what_the_trainer_cannot_run_is_refused_with_the_settings(name: str) -> 
     assert all(one in str(caught.value) for one in EXECUTED)
     made = SCHEDULES[name].plan(4, SCHEDULES[name].chunks, 8)
     assert verify(made) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ([("parallel.pp", 3)], "chimera with 2 pipes on 3 ranks: pipes are 2 or more, even, and divide the ranks"),
+        ([("parallel.pp", 4), ("parallel.chunks", 3)], "chimera with 3 pipes on 4 ranks"),
+        (
+            [("parallel.pp", 2), ("parallel.dp", 2)],
+            r"replicas of each stage in its pipes \(set parallel.zero = 0",
+        ),
+        ([("parallel.pp", 2), ("train.micro_batches", 1)], "1 micro-batches in each replica are fewer than 2 pipes"),
+    ],
+)
+def test_pipes_that_cannot_be_are_refused_with_the_layout(settings: list[tuple[str, int]], says: str) -> None:
+    config = load(overrides=[("parallel.schedule", "chimera"), *settings])
+    with pytest.raises(ConfigError, match=says):
+        plan(config, config.parallel.pp * (config.parallel.dp or 1), 256)
 
 
 def test_settings_and_the_table_need_no_torch() -> None:

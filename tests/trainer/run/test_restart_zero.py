@@ -26,6 +26,11 @@ CASES = [
     ("3L", "interleaved", "float32"),
     ("3S", "bfs", "bfloat16"),
     ("3S", "interleaved-zero-bubble", "float32"),
+    ("0", "chimera", "float32"),
+    ("0", "merak-last-kept", "bfloat16"),
+    ("1", "merak-baseline", "float32"),
+    ("2", "merak-early", "float32"),
+    ("3L", "merak", "float32"),
 ]
 FAST = CASES[7]
 

@@ -20,6 +20,8 @@ CASES: dict[str, tuple[int, list[str]]] = {
     "alone": (1, []),
     "interleaved": (2, ["parallel.pp=2", "parallel.schedule=interleaved"]),
     "zbv": (2, ["parallel.pp=2", "parallel.schedule=zbv"]),
+    "chimera": (2, ["parallel.pp=2", "parallel.schedule=chimera"]),
+    "merak": (2, ["parallel.pp=2", "parallel.schedule=merak-baseline"]),
     "zero 1": (2, ["parallel.dp=2", "parallel.zero=1"]),
     "zero 2": (2, ["parallel.dp=2", "parallel.zero=2"]),
     "zero 3": (2, ["parallel.dp=2", "parallel.zero=3"]),

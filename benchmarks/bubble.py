@@ -2,11 +2,11 @@
 
 python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--json]
 
-A stage takes one unit forward and two backward for a micro-batch, without the processor, so that two cores can run
-eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble, and more of
-it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many repeats
-after one to warm up, the median counts. For the zero-bubble schedules `formula` is the simulator's figure: their first
-stage does both halves of a backward in the second, as it has no input to give a gradient to.
+A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
+cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
+and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
+repeats after one to warm up, the median counts. For the zero-bubble schedules `formula` is the simulator's figure:
+their first stage does both halves of a backward in the second, as it has no input to give a gradient to.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 from common import finish, parser
 
-from holdfast.plan.plan import Action, Op, Plan
+from holdfast.plan.plan import COMPUTE, Action, Op, Plan
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
@@ -49,8 +49,29 @@ class Case:
         return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=2)
 
     @property
+    def work(self) -> float:
+        """Units that a rank computes, on average."""
+        took = durations(FORWARD, BACKWARD)
+        return sum(took(action) for _, action in self.plan.actions() if action.op in COMPUTE) / self.ranks
+
+    @property
+    def makespan(self) -> int:
+        """Of the schedules whose papers give one, in units."""
+        d, n = self.ranks, self.micro_batches
+        early = 4 * (n + d - 1) - (d - 1)
+        return {
+            "chimera": 3 * n + (-(-n // d) + 1) * (2 * d // self.layout.pipes - 2),
+            "merak-baseline": early + d - 1,
+            "merak-early": early,
+            "merak-last-kept": early - 2,
+            "merak": early - 3,
+        }.get(self.schedule, 0)
+
+    @property
     def formula(self) -> float:
         chunks = self.layout.chunks
+        if self.makespan:
+            return 1 - self.work / self.makespan
         if not SCHEDULES[self.schedule].halves_backward:
             lost = (self.ranks - 1) / chunks
             return lost / (self.micro_batches + lost)
@@ -113,7 +134,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
     group = dist.group.WORLD
     assert group is not None
-    stages = [Stage(_sleeping_stage(unit_s), index, layout.stages, cpu, alone) for index in layout.stages_of(rank)]
+    stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
     executor = Executor(case.plan, rank, stages, lambda out, target: (out - target).sum(), group, torch.zeros(1, 4))
     inputs = torch.ones(count, 4) if 0 in layout.stages_of(rank) else None
     target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
@@ -126,7 +147,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
         executor.step(inputs, target)
         makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
-        found.append(1 - count * layout.chunks * (FORWARD + BACKWARD) * unit_s / float(makespan))
+        found.append(1 - case.work * unit_s / float(makespan))
     return found[1:]
 
 

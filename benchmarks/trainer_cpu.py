@@ -13,6 +13,7 @@ as `holdfast` did before it had an executor: ask for it by name, and for a pipel
 parallel.dp=1 --set parallel.schedule=zbv`.
 The first step of a turn, in which processes wake up, does not count; a figure is the median of the turns. Where its
 memory comes to lie makes a process up to a tenth faster or slower for its life, so `--starts` begins anew that often.
+CPU time is of all ranks together: on a busy host it is the better figure.
 """
 
 import argparse
@@ -62,7 +63,7 @@ class Gate:
         self.line = socket.socket(socket.AF_UNIX)
         self.line.connect(where)
         self.orders = self.line.makefile("r")
-        self.steps, self.times = steps, list[float]()
+        self.steps, self.times, self.used = steps, list[float](), 0.0
         self.report({"system": system})
 
     def report(self, what: Json) -> None:
@@ -71,10 +72,12 @@ class Gate:
     def __call__(self, step: int) -> None:
         if step % self.steps == 0:
             if self.times:
-                self.report({"seconds": time.perf_counter() - self.times[1]})
+                self.report({"seconds": time.perf_counter() - self.times[1], "used": time.process_time() - self.used})
             if not self.orders.readline():
                 os._exit(0)
             self.times.clear()
+        if len(self.times) == 1:
+            self.used = time.process_time()
         self.times.append(time.perf_counter())
 
 
@@ -83,12 +86,16 @@ class System:
 
     def __init__(self) -> None:
         self.lines: list[tuple[socket.socket, Any]] = []
+        self.used: list[float] = []
+        """Of each turn, seconds of the processors over all ranks."""
 
     def turn(self) -> float:
         """Seconds of the steps after the first, as the slowest rank saw it."""
         for line, _ in self.lines:
             line.sendall(b"go\n")
-        return max(float(json.loads(answers.readline())["seconds"]) for _, answers in self.lines)
+        answered = [json.loads(answers.readline()) for _, answers in self.lines]
+        self.used.append(sum(float(answer["used"]) for answer in answered))
+        return max(float(answer["seconds"]) for answer in answered)
 
 
 def ours(options: argparse.Namespace, ranks: int, sharing: Json, folder: Path, gate: Gate) -> None:
@@ -159,8 +166,8 @@ def store() -> tuple[int, int]:
     return pid, port
 
 
-def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, list[float]]:
-    """Tokens per second of each turn, by system."""
+def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, tuple[list[float], list[float]]]:
+    """Of each turn, by system: tokens per second, and milliseconds of processors that a step took over all ranks."""
     listener = socket.socket(socket.AF_UNIX)
     where = str(folder / f"gate{ranks}")
     listener.bind(where)
@@ -211,7 +218,8 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
             order = order[shift:] + order[:shift]
             for name in reversed(order) if turn % 2 else order:
                 speeds[name].append(tokens / systems[name].turn())
-        return speeds
+        used = {name: [s * 1000 / (options.steps - 1) for s in system.used[1:]] for name, system in systems.items()}
+        return {name: (values, used[name]) for name, values in speeds.items()}
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -241,9 +249,11 @@ def main() -> None:
     with scratch() as folder:
         for ranks in options.processes:
             speeds: dict[str, list[float]] = {name: [] for name in options.systems}
+            used: dict[str, list[float]] = {name: [] for name in options.systems}
             for _ in range(options.starts):
-                for name, values in measure(options, ranks, folder).items():
+                for name, (values, taken) in measure(options, ranks, folder).items():
                     speeds[name] += values
+                    used[name] += taken
             every[str(ranks)] = speeds
             for name, values in speeds.items():
                 medians[name][str(ranks)] = median(values)
@@ -253,10 +263,10 @@ def main() -> None:
                     p for p, alike in {TORCH_RUNTIME: ("holdfast",), **PLAIN}.items() if name in alike and p in speeds
                 ]
                 ratios = [a / b for peer in peers for a, b in zip(values, speeds[peer], strict=True)]
-                rows.append([f"{ranks} x {name}", f"{median(values):.0f}", spread,
+                rows.append([f"{ranks} x {name}", f"{median(values):.0f}", spread, f"{median(used[name]):.0f}",
                              f"{median(ratios):.3f} {peers[0]}" if ratios else ""])  # fmt: skip
     result = {"medians_tokens_per_s": medians, "tokens_per_s": every, "set": options.set}
-    finish(result, options.json, ["processes x system", "tokens/s", "quartiles", "next to"], rows)
+    finish(result, options.json, ["processes x system", "tokens/s", "quartiles", "CPU ms a step", "next to"], rows)
 
 
 if __name__ == "__main__":

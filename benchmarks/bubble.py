@@ -135,7 +135,9 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     group = dist.group.WORLD
     assert group is not None
     stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
-    executor = Executor(case.plan, rank, stages, lambda out, target: (out - target).sum(), group, torch.zeros(1, 4))
+    executor = Executor(
+        case.plan, rank, stages, lambda out, target, share: (out - target).sum(), group, torch.zeros(1, 4)
+    )
     inputs = torch.ones(count, 4) if 0 in layout.stages_of(rank) else None
     target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []

@@ -7,7 +7,7 @@ groups' collectives (`shared_state`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch.distributed as dist
@@ -15,13 +15,15 @@ from torch import Tensor
 
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
 from holdfast.trainer.pipeline.messages import Messages
+from holdfast.trainer.pipeline.pieces import Piece, Pieces
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.telemetry import spans
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""Output and targets of a micro-batch to a scalar. Gradients of all are added up, so it does the averaging."""
-Key = tuple[int, int]
-"""(stage, micro-batch). Micro-batches are numbered over all pipes, so these say which pipe."""
+LossFunction = Callable[[Tensor, Tensor, float], Tensor]
+"""Output and targets of such a share of a micro-batch to a scalar. Gradients of all are added up, so it does the
+averaging."""
+Key = tuple[int, Piece]
+"""(stage, piece). Micro-batches are numbered over all pipes, so these say which pipe."""
 
 
 class Executor:
@@ -31,19 +33,19 @@ class Executor:
         self, plan: Plan, rank: int, stages: Sequence[Stage], loss: LossFunction, group: dist.ProcessGroup, like: Tensor
     ) -> None:
         """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this."""
-        self._count, self._loss = plan.micro_batches, loss
+        self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
-        self._messages = Messages(plan, rank, group, like)
+        self._messages = Messages(plan, rank, group, like, self._pieces)
         order = plan.orders[rank]
         self._again = {(a.stage, a.micro_batch) for a in order if a.op is Op.RECOMPUTE}
         self._gathers = list(_gathers(order))
         self._todo = list(self._bound(order))
         self._reduced = [self._stages[a.pipe, a.stage].state for a in order if a.op is Op.REDUCE_GRAD]
-        self._inputs: Sequence[Tensor] = ()
-        self._targets: Sequence[Tensor] = ()
+        self._inputs: dict[Piece, Tensor] = {}
+        self._targets: dict[Piece, Tensor] = {}
         # What a stage has made for another: on this rank, or on its way out.
         self._outputs: dict[Key, Tensor] = {}
-        self._gradients: dict[Key, Tensor | None] = {}
+        self._gradients: dict[Key, Tensor] = {}
 
     def prefetch(self) -> None:
         """Start the first gathering of a step, before its data is there. `step` goes on with it."""
@@ -53,8 +55,8 @@ class Executor:
 
     def step(self, inputs: Tensor | None, targets: Tensor | None) -> None:
         """Do the list. `inputs` of all micro-batches where a first stage is, `targets` where a last one is."""
-        self._inputs = () if inputs is None else inputs.tensor_split(self._count)
-        self._targets = () if targets is None else targets.tensor_split(self._count)
+        self._inputs = {} if inputs is None else self._pieces.cut(inputs, self._count)
+        self._targets = {} if targets is None else self._pieces.cut(targets, self._count)
         self._outputs.clear()
         self._gradients.clear()
         self._messages.begin()
@@ -72,25 +74,25 @@ class Executor:
         is_forward = {action.id: before for action, before in self._gathers}
         busy = [action for action in order if action.op in COMPUTE or action.op is Op.REDUCE_GRAD]
         for action in order:
-            stage = self._stages[action.pipe, action.stage]
+            stage, pieces = self._stages[action.pipe, action.stage], self._pieces.of(action)
             is_last = lasts.get((action.pipe, action.stage)) is action
             match action.op:
                 case Op.FORWARD:
-                    yield partial(self._forward, stage, action)
+                    yield partial(self._forward, stage, action, pieces)
                 case Op.RECOMPUTE:
-                    yield partial(self._recompute, stage, action)
+                    yield partial(self._recompute, stage, action, pieces)
                 case Op.BACKWARD:
-                    yield partial(self._backward, stage, action, is_last)
+                    yield partial(self._backward, stage, action, pieces, is_last)
                 case Op.BACKWARD_INPUT:
-                    yield partial(self._backward_input, stage, action)
+                    yield partial(self._backward_input, stage, action, pieces)
                 case Op.BACKWARD_WEIGHT:
-                    yield partial(self._backward_weight, stage, action, is_last)
+                    yield partial(self._backward_weight, stage, action, pieces, is_last)
                 case Op.RECV_FORWARD | Op.RECV_BACKWARD:
-                    yield partial(self._messages.post, action)
+                    yield partial(self._messages.post, action, pieces)
                 case Op.SEND_FORWARD:
-                    yield partial(self._send_forward, action)
+                    yield partial(self._send_forward, action, pieces)
                 case Op.SEND_BACKWARD:
-                    yield partial(self._send_backward, action)
+                    yield partial(self._send_backward, action, pieces)
                 case Op.UNSHARD if stage.state.sharing.units:
                     yield partial(_start_gathering, stage, action, is_forward[action.id])
                 case Op.UNSHARD:
@@ -105,58 +107,67 @@ class Executor:
                 case _:
                     raise ValueError(f"{action.id} is no action of the trainer")
 
-    def _forward(self, stage: Stage, action: Action) -> None:
+    def _forward(self, stage: Stage, action: Action, pieces: Sequence[Piece]) -> None:
         stage.state.ready()
-        m = action.micro_batch
-        x = self._inputs[m] if stage.is_first else self._arrived(Op.RECV_FORWARD, action, self._outputs)
-        assert x is not None
-        is_kept = (stage.index, m) not in self._again
-        output = stage.forward(action, x, is_kept)
+        if stage.is_first:
+            xs = {piece: self._inputs[piece] for piece in pieces}
+        else:
+            xs = self._arrived(Op.RECV_FORWARD, stage.index, pieces, self._outputs)
+        is_kept = (stage.index, action.micro_batch) not in self._again
+        outputs = stage.forward(action, xs, is_kept)
         if not stage.is_last:
-            self._outputs[stage.index + 1, m] = output.detach()
+            self._outputs |= {(stage.index + 1, piece): output.detach() for piece, output in outputs.items()}
         elif is_kept:
-            stage.end(action, self._loss(output, self._targets[m]))
+            self._end(stage, outputs)
 
-    def _recompute(self, stage: Stage, action: Action) -> None:
+    def _recompute(self, stage: Stage, action: Action, pieces: Sequence[Piece]) -> None:
         stage.state.ready()
         if action.late and not stage.is_last:
-            self._gradients[stage.index, action.micro_batch] = self._of_output(stage, action)
-        output = stage.recompute(action)
+            grads = self._arrived(Op.RECV_BACKWARD, stage.index, pieces, self._gradients)
+            self._gradients |= {(stage.index, piece): grad for piece, grad in grads.items()}
+        outputs = stage.recompute(action, pieces)
         if stage.is_last:
-            stage.end(action, self._loss(output, self._targets[action.micro_batch]))
+            self._end(stage, outputs)
 
-    def _backward(self, stage: Stage, action: Action, is_last: bool) -> None:
+    def _end(self, stage: Stage, outputs: Mapping[Piece, Tensor]) -> None:
+        for piece, output in outputs.items():
+            share = 1 / self._pieces.count(piece[0])
+            stage.end(piece, self._loss(output, self._targets[piece], share))
+
+    def _backward(self, stage: Stage, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
         stage.state.ready()
-        grad = stage.backward(action, self._of_output(stage, action), is_last)
-        if not stage.is_first:
-            self._gradients[stage.index - 1, action.micro_batch] = grad
+        self._pass_on(stage, stage.backward(action, self._of_outputs(stage, pieces), is_last))
 
-    def _backward_input(self, stage: Stage, action: Action) -> None:
+    def _backward_input(self, stage: Stage, action: Action, pieces: Sequence[Piece]) -> None:
         stage.state.ready()
-        grad = stage.backward_input(action, self._of_output(stage, action))
-        if not stage.is_first:
-            self._gradients[stage.index - 1, action.micro_batch] = grad
+        self._pass_on(stage, stage.backward_input(action, self._of_outputs(stage, pieces)))
 
-    def _backward_weight(self, stage: Stage, action: Action, is_last: bool) -> None:
+    def _backward_weight(self, stage: Stage, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
         stage.state.ready()
-        stage.backward_weight(action, is_last)
+        stage.backward_weight(action, pieces, is_last)
 
-    def _send_forward(self, action: Action) -> None:
-        self._messages.send(action, self._outputs.pop((action.stage + 1, action.micro_batch)))
+    def _send_forward(self, action: Action, pieces: Sequence[Piece]) -> None:
+        self._messages.send(action, [self._outputs.pop((action.stage + 1, piece)) for piece in pieces])
 
-    def _send_backward(self, action: Action) -> None:
-        grad = self._gradients.pop((action.stage - 1, action.micro_batch))
-        assert grad is not None, "a stage's input got no gradient"
-        self._messages.send(action, grad)
+    def _send_backward(self, action: Action, pieces: Sequence[Piece]) -> None:
+        self._messages.send(action, [self._gradients.pop((action.stage - 1, piece)) for piece in pieces])
 
-    def _of_output(self, stage: Stage, action: Action) -> Tensor | None:
-        """The gradient of what the stage has made of a micro-batch. None in the last: it made the loss."""
-        return None if stage.is_last else self._arrived(Op.RECV_BACKWARD, action, self._gradients)
+    def _pass_on(self, stage: Stage, grads: Mapping[Piece, Tensor]) -> None:
+        self._gradients |= {(stage.index - 1, piece): grad for piece, grad in grads.items()}
 
-    def _arrived(self, op: Op, action: Action, here: dict[Key, Tensor] | dict[Key, Tensor | None]) -> Tensor | None:
+    def _of_outputs(self, stage: Stage, pieces: Sequence[Piece]) -> Mapping[Piece, Tensor | None]:
+        """The gradients of what the stage has made. None in the last: it made losses."""
+        if stage.is_last:
+            return dict.fromkeys(pieces)
+        return self._arrived(Op.RECV_BACKWARD, stage.index, pieces, self._gradients)
+
+    def _arrived(self, op: Op, stage: int, pieces: Sequence[Piece], here: dict[Key, Tensor]) -> dict[Piece, Tensor]:
         """From another rank, once it is there, or from a stage of this one."""
-        received = self._messages.take(op, action.stage, action.micro_batch)
-        return here.pop((action.stage, action.micro_batch)) if received is None else received
+        found = {}
+        for piece in pieces:
+            received = self._messages.take(op, stage, piece)
+            found[piece] = here.pop((stage, piece)) if received is None else received
+        return found
 
 
 def _gathers(order: Order) -> Iterator[tuple[Action, bool]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,14 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 from holdfast.plan.plan import Action
 from holdfast.trainer.model import accumulate
+from holdfast.trainer.pipeline.pieces import Piece
 from holdfast.trainer.pipeline.shared_state import SharedState, Sharing
 from holdfast.trainer.telemetry import spans
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Of a micro-batch on its way."""
+    """Of a piece on its way."""
 
     x: Tensor
     output: Tensor | None
@@ -37,7 +39,7 @@ class Stage:
         self.module, self.index, self.pipe = module, index, pipe
         self.is_first, self.is_last = index == 0, index == stages - 1
         self.state = SharedState(module, sharing, device)
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[Piece, _Kept] = {}
         self._graphs = 0
 
     def begin(self) -> None:
@@ -45,67 +47,86 @@ class Stage:
         self._kept.clear()
         self._graphs = 0
 
-    def forward(self, action: Action, x: Tensor, keep: bool = True) -> Tensor:
-        """What the stage makes of `x`. Without `keep` no graph is recorded: `recompute` does that."""
-        if not self.is_first:
-            x.requires_grad_()
+    def forward(self, action: Action, xs: Mapping[Piece, Tensor], keep: bool = True) -> dict[Piece, Tensor]:
+        """What the stage makes of each. Without `keep` no graph is recorded: `recompute` does that."""
+        outputs = {}
         with _span(action):
-            if keep:
-                output = self._computed(action.micro_batch, x)
-            else:
-                with torch.no_grad():
-                    output = self.module(x, action.micro_batch)
-        self._kept[action.micro_batch] = _Kept(x, output if keep else None)
-        return output
+            for piece, x in xs.items():
+                if not self.is_first:
+                    x.requires_grad_()
+                if keep:
+                    output = self._computed(piece, x)
+                else:
+                    with torch.no_grad():
+                        output = self.module(x, piece[0])
+                self._kept[piece] = _Kept(x, output if keep else None)
+                outputs[piece] = output
+        return outputs
 
-    def recompute(self, action: Action) -> Tensor:
+    def recompute(self, action: Action, pieces: Sequence[Piece]) -> dict[Piece, Tensor]:
         """Compute once more what `forward` did not keep."""
-        kept = self._kept[action.micro_batch]
+        outputs = {}
         with _span(action):
-            kept.output = self._computed(action.micro_batch, kept.x)
-        return kept.output
+            for piece in pieces:
+                kept = self._kept[piece]
+                outputs[piece] = kept.output = self._computed(piece, kept.x)
+        return outputs
 
-    def end(self, action: Action, loss: Tensor) -> None:
+    def end(self, piece: Piece, loss: Tensor) -> None:
         """In the last stage: what the way back begins with."""
-        self._kept[action.micro_batch].output = loss
+        self._kept[piece].output = loss
 
-    def backward(self, action: Action, of_output: Tensor | None, is_last: bool) -> Tensor | None:
-        """The gradient of what came in, None in the first stage. `of_output` is None in the last one."""
-        kept = self._kept.pop(action.micro_batch)
-        with _span(action), self.state.backward(is_last):
-            _back(kept.output, of_output)
-        grad, kept.x.grad = kept.x.grad, None
-        return grad
+    def backward(self, action: Action, grads: Mapping[Piece, Tensor | None], is_last: bool) -> dict[Piece, Tensor]:
+        """The gradients of what came in, none in the first stage. `grads` are those of the outputs, None in the last.
 
-    def backward_input(self, action: Action, of_output: Tensor | None) -> Tensor | None:
-        """The same gradient, and none of weights. The first stage, which has nothing to do, leaves a span as well."""
-        kept = self._kept[action.micro_batch]
-        assert kept.output is not None
+        `is_last`: nothing of this step comes after this action.
+        """
+        found = {}
         with _span(action):
-            if self.is_first:
-                kept.of_output = of_output
-                return None
-            with self.state.backward(is_last=False, is_whole=False):
-                grads = None if of_output is None else [of_output]
-                (grad,), kept.groups = stage_backward_input([kept.output], grads, [kept.x], self.module.parameters())
-        kept.output = kept.x.grad = None
-        return grad
+            for left, (piece, of_output) in zip(reversed(range(len(grads))), grads.items(), strict=True):
+                kept = self._kept.pop(piece)
+                with self.state.backward(is_last and not left):
+                    _back(kept.output, of_output)
+                if kept.x.grad is not None:
+                    found[piece], kept.x.grad = kept.x.grad, None
+        return found
 
-    def backward_weight(self, action: Action, is_last: bool) -> None:
+    def backward_input(self, action: Action, grads: Mapping[Piece, Tensor | None]) -> dict[Piece, Tensor]:
+        """The same gradients, and none of weights. The first stage, which has nothing to do, leaves a span as well."""
+        found = {}
+        with _span(action):
+            for piece, of_output in grads.items():
+                kept = self._kept[piece]
+                assert kept.output is not None
+                if self.is_first:
+                    kept.of_output = of_output
+                    continue
+                with self.state.backward(is_last=False, is_whole=False):
+                    (grad,), kept.groups = stage_backward_input(
+                        [kept.output], None if of_output is None else [of_output], [kept.x], self.module.parameters()
+                    )
+                kept.output = kept.x.grad = None
+                assert grad is not None, "a stage's input got no gradient"
+                found[piece] = grad
+        return found
+
+    def backward_weight(self, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
         """The gradients of weights. The first stage does its whole backward here."""
-        kept = self._kept.pop(action.micro_batch)
-        with _span(action), self.state.backward(is_last, is_whole=kept.groups is None):
-            if kept.groups is None:
-                _back(kept.output, kept.of_output)
-            else:
-                stage_backward_weight(self.module.parameters(), kept.groups)
+        with _span(action):
+            for piece in pieces:
+                kept = self._kept.pop(piece)
+                with self.state.backward(is_last and piece == pieces[-1], is_whole=kept.groups is None):
+                    if kept.groups is None:
+                        _back(kept.output, kept.of_output)
+                    else:
+                        stage_backward_weight(self.module.parameters(), kept.groups)
 
-    def _computed(self, micro_batch: int, x: Tensor) -> Tensor:
+    def _computed(self, piece: Piece, x: Tensor) -> Tensor:
         # The first of a step has nothing to add to; by layer, nothing is kept.
         is_alone = self._graphs == 0 or bool(self.state.sharing.units)
         self._graphs += 1
         with accumulate.alone(is_alone):
-            output: Tensor = self.module(x, micro_batch)
+            output: Tensor = self.module(x, piece[0])
         return output
 
 
@@ -115,4 +136,4 @@ def _back(output: Tensor | None, of_output: Tensor | None) -> None:
 
 
 def _span(action: Action) -> Any:
-    return spans.action(action.op, action.stage, action.micro_batch)
+    return spans.action(action.op, action.stage, action.micro_batch, action.turn)

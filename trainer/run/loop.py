@@ -135,8 +135,9 @@ class Trainer:
             share = total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
         return share * math.nan if probe.poisoned() else share
 
-    def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _loss(self, logits: torch.Tensor, targets: torch.Tensor, share: float) -> torch.Tensor:
         loss = self._mean_loss(logits, targets)
+        loss = loss if share == 1 else loss * share
         self._losses.append(loss.detach())
         return loss
 

@@ -25,10 +25,10 @@ from holdfast.plan.plan import COMPUTE, Action, Op, Plan
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
-from holdfast.trainer.schedules.table import EXECUTED, SCHEDULES
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
-NAMES = EXECUTED
+NAMES = tuple(SCHEDULES)
 FORWARD, BACKWARD = 1, 2
 
 
@@ -61,6 +61,8 @@ class Case:
         early = 4 * (n + d - 1) - (d - 1)
         return {
             "chimera": 3 * n + (-(-n // d) + 1) * (2 * d // self.layout.pipes - 2),
+            "chimera-doubling": 3 * n + 2 * (2 * d // self.layout.pipes - 2),
+            "chimera-halving": 3 * n + 2 * d // self.layout.pipes - 2,
             "merak-baseline": early + d - 1,
             "merak-early": early,
             "merak-last-kept": early - 2,
@@ -135,11 +137,9 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     group = dist.group.WORLD
     assert group is not None
     stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
-    executor = Executor(
-        case.plan, rank, stages, lambda out, target, share: (out - target).sum(), group, torch.zeros(1, 4)
-    )
-    inputs = torch.ones(count, 4) if 0 in layout.stages_of(rank) else None
-    target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
+    executor = Executor(case.plan, rank, stages, _difference, group, torch.zeros(2, 4))
+    inputs = torch.ones(2 * count, 4) if 0 in layout.stages_of(rank) else None
+    target = torch.zeros(2 * count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
     for _ in range(1 + repeats):
         # All begin at one moment, which they read from the host's clock.
@@ -151,6 +151,10 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - case.work * unit_s / float(makespan))
     return found[1:]
+
+
+def _difference(out: Any, target: Any, share: float) -> Any:
+    return (out - target).sum()
 
 
 class Rest:
@@ -174,14 +178,15 @@ def _sleeping_stage(unit_s: float) -> Any:
 
     class Sleep(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
-            rest(seconds)
+        def forward(ctx: Any, x: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
+            ctx.backward_s = backward_s
+            rest(forward_s)
             return x.clone()
 
         @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-            rest(unit_s * BACKWARD / 2)
-            return grads[0], None
+        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+            rest(ctx.backward_s)
+            return grads[0], None, None
 
     class Stage(torch.nn.Module):
         def __init__(self) -> None:
@@ -191,7 +196,9 @@ def _sleeping_stage(unit_s: float) -> Any:
         def forward(self, x: torch.Tensor, micro_batch: int) -> torch.Tensor:
             # The input needs its half of the backward even where its gradient is not asked for.
             x = x if x.requires_grad else x.clone().requires_grad_()
-            weight, seen = Sleep.apply(self.weight, 0.0), Sleep.apply(x, unit_s * FORWARD)
+            taken_s = unit_s * len(x) / 2  # of two samples a micro-batch
+            weight = Sleep.apply(self.weight, 0.0, taken_s * BACKWARD / 2)
+            seen = Sleep.apply(x, taken_s * FORWARD, taken_s * BACKWARD / 2)
             return seen * weight
 
     return Stage()

@@ -100,6 +100,8 @@ class Executor:
                 case Op.RESHARD if not stage.state.sharing.units:  # else a part of the computation before it
                     yield stage.state.free
                 case Op.REDUCE_GRAD:
+                    if (action.pipe, action.stage) not in lasts:
+                        yield stage.state.contribute_nothing
                     # The last of all waits at once, the others until there is nothing else to do.
                     yield partial(stage.state.reduce, action, action is busy[-1])
                 case Op.RESHARD | Op.LOAD | Op.STEP:

@@ -122,6 +122,11 @@ class SharedState:
                 if is_awaited:
                     self.finish()
 
+    def contribute_nothing(self) -> None:
+        """No micro-batch comes through this replica: its share of the gradients is 0."""
+        for parameter in self._module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
     def finish(self) -> None:
         """Wait for what `reduce` has begun."""
         if self._is_reducing:

@@ -61,8 +61,8 @@ class Schedule:
     """Backward for inputs and for weights are two actions."""
     whole_rounds: bool = False
     """Micro-batches must fill rounds of equal size, of about one a rank."""
-    is_executed: bool = True
-    """Whether the trainer can run its plans. What it cannot run can be planned, drawn and simulated."""
+    parts: int = 1
+    """Into how many parts it cuts the samples of a micro-batch."""
 
     def plan(self, ranks: int, chunks: int, micro_batches: int) -> Plan:
         """Its computations on stages of one layer each. ValueError for numbers that it cannot be built for."""
@@ -100,11 +100,11 @@ SCHEDULES = {
             whole_rounds=True,
         ),
         *(
-            Schedule(name, build, chunks=2, takes_chunks=True, placement=Placement.BOTH_WAYS, is_executed=runs)
-            for name, build, runs in (
-                ("chimera", chimera, True),
-                ("chimera-doubling", forward_doubling, False),
-                ("chimera-halving", backward_halving, False),
+            Schedule(name, build, chunks=2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts)
+            for name, build, parts in (
+                ("chimera", chimera, 1),
+                ("chimera-doubling", forward_doubling, 1),
+                ("chimera-halving", backward_halving, 2),
             )
         ),
         Schedule("merak-baseline", _one_stage(baseline)),
@@ -113,6 +113,3 @@ SCHEDULES = {
         Schedule("merak", _one_stage(shifted)),
     )
 }
-
-EXECUTED = tuple(name for name, one in SCHEDULES.items() if one.is_executed)
-"""Names of those that the trainer can run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.trainer.schedules.table import EXECUTED, SCHEDULES
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
@@ -108,11 +108,6 @@ def _check_choices(config: Config) -> None:
     if config.data.tokenizer != "bytes" and not (kind == "bpe" and size.isdigit() and 257 <= int(size) <= 65536):
         raise ConfigError(
             f"data.tokenizer is {config.data.tokenizer!r}: write bytes, or bpe:N with N from 257 to 65536"
-        )
-    if not SCHEDULES[config.parallel.schedule].is_executed:
-        raise ConfigError(
-            f"parallel.schedule is {config.parallel.schedule}: the trainer cannot run it yet, `holdfast schedules` "
-            f"shows its timeline and figures; to train choose one of {', '.join(EXECUTED)}"
         )
     where = config.parallel.rendezvous
     if where != "env" and not where.startswith(("redis://", "rediss://")):

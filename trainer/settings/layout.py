@@ -118,11 +118,11 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         if schedule.chunks > 1:
             why = schedule.placement.value
             return f"parallel.schedule = {schedule.name} needs parallel.chunks = {schedule.chunks}, {why}"
-        others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks and one.is_executed))
+        others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks))
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
     if schedule.chunks > 1 and pp == 1:
         return f"parallel.schedule = {schedule.name} needs pp of 2 or more"
-    if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp, local)) is not None:
+    if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp)) is not None:
         return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
@@ -131,15 +131,17 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
     return None
 
 
-def _unfit_pipes(config: Config, pp: int, dp: int, local: int) -> str | None:
+def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:
     """Why a pipeline cannot have as many pipes as the settings ask for, None if it can."""
-    pipes = _chunks(config)
     try:
-        Placement.BOTH_WAYS.places(pp, pipes)
+        Placement.BOTH_WAYS.places(pp, _chunks(config))
     except ValueError as error:
         return str(error)
-    if local < pipes:
-        return f"{local} micro-batches in each replica are fewer than {pipes} pipes"
+    parts = SCHEDULES[config.parallel.schedule].parts
+    if config.train.micro_batch_size % parts:
+        return f"train.micro_batch_size = {config.train.micro_batch_size} cannot be cut in {parts}"
+    if parts > 1 and config.model.dropout:
+        return f"{config.parallel.schedule} cuts micro-batches, and masks are for whole ones (set model.dropout = 0)"
     if dp > 1 and config.parallel.zero:
         return (
             f"parallel.schedule = {config.parallel.schedule} has whole replicas of each stage in its pipes "

@@ -18,7 +18,7 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import EXECUTED, SCHEDULES, Placement
+from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan
 from tests.trainer.run.test_equality import assembled, compare, mesh
@@ -75,7 +75,7 @@ def test_bytes_held_are_those_of_the_table(
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(
-        [n for n in EXECUTED if not SCHEDULES[n].halves_backward and SCHEDULES[n].placement is not Placement.BOTH_WAYS]
+        [n for n in SCHEDULES if not SCHEDULES[n].halves_backward and SCHEDULES[n].placement is not Placement.BOTH_WAYS]
     ),
     pp=st.integers(1, 4),
     chunks=st.integers(1, 3),

@@ -36,6 +36,12 @@ def test_two_pipes_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
         ((2, 1, 2), ["train.micro_batches=4", "parallel.sequence=true", "model.tied=true"]),
         ((2, 2, 2), ["train.micro_batches=8", "parallel.zero=0"]),
         ((8, 1, 1), ["train.micro_batches=8"]),
+        ((2, 1, 1), ["train.micro_batches=1"]),
+        ((4, 1, 1), ["train.micro_batches=8", "parallel.schedule=chimera-doubling", "model.dropout=0.1"]),
+        ((4, 1, 1), ["train.micro_batches=5", "parallel.schedule=chimera-doubling", "parallel.chunks=4"]),
+        ((2, 2, 1), ["train.micro_batches=8", "parallel.schedule=chimera-doubling", "parallel.zero=0"]),
+        ((4, 1, 1), ["train.micro_batches=8", "parallel.schedule=chimera-halving", "train.micro_batch_size=2"]),
+        ((2, 1, 2), ["train.micro_batches=4", "parallel.schedule=chimera-halving", "train.micro_batch_size=4"]),
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.corpus import open_corpus
-from holdfast.trainer.schedules.table import EXECUTED
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.layout import factorisations
 
@@ -116,12 +116,13 @@ def test_schedules_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", EXECUTED)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules_over_four_ranks_equal_one_process(
     zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str
 ) -> None:
     chosen = ["--set", f"parallel.schedule={schedule}", "--set", "train.micro_batches=4"]
-    compare(zygote, [*tiny, *mesh(4, 1, 1), *chosen], tmp_path, world=4)
+    halvable = ["--set", f"train.micro_batch_size={SCHEDULES[schedule].parts}"]
+    compare(zygote, [*tiny, *mesh(4, 1, 1), *chosen, *halvable], tmp_path, world=4)
 
 
 def test_one_rank_equals_reference(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:

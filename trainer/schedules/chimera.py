@@ -105,18 +105,17 @@ def _greedy(ranks: int, pipes: int, items: Sequence[Item], parts: int) -> list[O
     orders: list[list[Action]] = [[] for _ in range(ranks)]
     left = sum(len(r.forwards) + len(r.backwards) for row in replicas for r in row)
     while left:
-        chosen: dict[int, tuple[tuple[bool, int, int], Action]] = {}
+        chosen: dict[int, tuple[tuple[bool, int], Action]] = {}
         for pipe, row in enumerate(replicas):
             for stage, replica in enumerate(row):
                 before = row[stage - 1] if stage else None
                 after = row[stage + 1] if stage + 1 < ranks else None
                 rank = places[pipe][stage]
                 for is_forward, item, action in replica.ready(before, after, ranks // pipes):
-                    # By the slots of a unit. Of two as old, that of the later stage: more ranks wait for it.
-                    turn = (is_forward, 2 * item + (stage if is_forward else -stage), -stage)
+                    turn = (is_forward, 2 * item + (stage if is_forward else -stage))  # the slots of a unit
                     if rank not in chosen or turn < chosen[rank][0]:
                         chosen[rank] = turn, action
-        for rank, ((is_forward, _, _), action) in chosen.items():
+        for rank, ((is_forward, _), action) in chosen.items():
             orders[rank].append(action)
             replica = replicas[action.pipe][action.stage]
             replica.forward += is_forward

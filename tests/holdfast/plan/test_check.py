@@ -95,3 +95,9 @@ def test_recomputed_activations_are_there_from_the_recompute_on() -> None:
     # The third is kept from its forward on: with a recomputed one there are two, and inputs of the others.
     assert live(plan) == (2.0, 1.0)
     assert live(plan, activations=lambda a: 10, inputs=lambda a: 1) == (22.0, 10.0)
+
+
+def test_what_two_halves_of_a_backward_use_is_there_until_the_second() -> None:
+    plan = dataclasses.replace(plan_of("0F0,0B0/0:2,0F1,0B0/1:2,0B1\n1F0,1B0,1F1,1B1\n", 2), replicas=())
+    assert verify(plan) == []
+    assert live(plan) == (2.0, 1.0)

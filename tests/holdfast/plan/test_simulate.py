@@ -6,7 +6,9 @@ import pytest
 
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Plan, from_csv
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.schedules.table import SCHEDULES, Placement
+from holdfast.trainer.settings.layout import TrainerLayout
 
 WORK = durations(1, 2)
 
@@ -45,6 +47,23 @@ def test_with_resources_of_their_own_messages_and_reductions_go_on_beside_comput
     assert beside.start["0REDUCE_GRAD"] == beside.end["0B1"]
     assert beside.start["0STEP"] == beside.end["0REDUCE_GRAD"] == beside.end["0B1"] + 7
     assert beside.busy == alone.busy == (6, 6)
+
+
+def test_what_keeps_no_processor_busy_begins_where_the_list_has_it() -> None:
+    line = simulate(plan_of("0F0,0SNAP,0B0,0STEP\n"), lambda a: 9 if a.op is Op.SNAP else WORK(a), by_resource=True)
+    assert (line.start["0SNAP"], line.start["0B0"], line.makespan) == (1, 1, 10)
+
+
+def test_replicas_begin_to_reduce_when_the_last_of_them_is_there() -> None:
+    layout = TrainerLayout(4, 1, 1, 2, 3, Placement.BOTH_WAYS)  # one pipe has two micro-batches, the other one
+    plan = job_plan(layout, "chimera", 4, SCHEDULES["chimera"].build(4, 2, 3), sync="eager")
+    line = simulate(plan, lambda a: 1 if a.op is Op.REDUCE_GRAD else WORK(a), by_resource=True)
+    for stage in range(4):
+        last = max(line.end[a.id] for _, a in plan.actions() if a.op is Op.BACKWARD and a.stage == stage)
+        starts = [line.start[a.id] for _, a in plan.actions() if a.op is Op.REDUCE_GRAD and a.stage == stage]
+        assert len(starts) == 2
+        assert min(starts) >= last
+        assert starts[0] == starts[1]
 
 
 def test_bytes_of_each_link() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.plan.check import in_flight, verify
 from holdfast.plan.memory import live
-from holdfast.plan.plan import Op
+from holdfast.plan.plan import COMPUTE, Op
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.schedules.table import SCHEDULES
@@ -34,6 +34,20 @@ def test_makespans_are_the_same_with_transfers(ahead: int) -> None:
     layout = TrainerLayout(d, 1, 1, 1, n)
     plans = [job_plan(layout, name, d, SCHEDULES[name].build(d, 1, n), ahead=ahead) for name in NAMES]
     assert [simulate(plan, durations(1, 2)).makespan for plan in plans] == [44, 41, 39, 38]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_posted_ahead_of_the_first_that_waits_for_them(name: str, ahead: int) -> None:
+    plan = job_plan(TrainerLayout(4, 1, 1, 1, 8), name, 4, SCHEDULES[name].build(4, 1, 8), ahead=ahead)
+    for order in plan.orders:
+        computed = [a for a in order if a.op in COMPUTE]
+        for i, action in enumerate(order):
+            if action.op is Op.RECV_BACKWARD:
+                waits = Op.RECOMPUTE if name == "merak-baseline" else Op.BACKWARD
+                user = next(n for n, a in enumerate(computed) if (a.op, a.micro_batch) == (waits, action.micro_batch))
+                before = sum(a.op in COMPUTE for a in order[:i])
+                assert before <= max(0, user - ahead)
 
 
 def test_only_the_last_stage_keeps_what_the_others_recompute() -> None:

@@ -2,11 +2,11 @@
 
 python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--json]
 
-A stage takes one unit forward and two backward for a micro-batch, without the processor, so that two cores can run
-eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble, and more of
-it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many repeats
-after one to warm up, the median counts. For the zero-bubble schedules `formula` is the simulator's figure: their first
-stage does both halves of a backward in the second, as it has no input to give a gradient to.
+A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
+cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
+and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
+repeats after one to warm up, the median counts. For the zero-bubble schedules `formula` is the simulator's figure:
+their first stage does both halves of a backward in the second, as it has no input to give a gradient to.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 from common import finish, parser
 
-from holdfast.plan.plan import Action, Op, Plan
+from holdfast.plan.plan import COMPUTE, Action, Op, Plan
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
@@ -49,8 +49,31 @@ class Case:
         return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=2)
 
     @property
+    def work(self) -> float:
+        """Units that a rank computes, on average."""
+        took = durations(FORWARD, BACKWARD)
+        return sum(took(action) for _, action in self.plan.actions() if action.op in COMPUTE) / self.ranks
+
+    @property
+    def makespan(self) -> int:
+        """Of the schedules whose papers give one, in units."""
+        d, n = self.ranks, self.micro_batches
+        early = 4 * (n + d - 1) - (d - 1)
+        return {
+            "chimera": 3 * n + (-(-n // d) + 1) * (2 * d // self.layout.pipes - 2),
+            "chimera-doubling": 3 * n + 2 * (2 * d // self.layout.pipes - 2),
+            "chimera-halving": 3 * n + 2 * d // self.layout.pipes - 2,
+            "merak-baseline": early + d - 1,
+            "merak-early": early,
+            "merak-last-kept": early - 2,
+            "merak": early - 3,
+        }.get(self.schedule, 0)
+
+    @property
     def formula(self) -> float:
         chunks = self.layout.chunks
+        if self.makespan:
+            return 1 - self.work / self.makespan
         if not SCHEDULES[self.schedule].halves_backward:
             lost = (self.ranks - 1) / chunks
             return lost / (self.micro_batches + lost)
@@ -105,38 +128,33 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
-    from holdfast.trainer.pipeline.runtime import Runtime, Sharing, WatchedStage
+    from holdfast.trainer.pipeline.executor import Executor
+    from holdfast.trainer.pipeline.shared_state import Sharing
+    from holdfast.trainer.pipeline.stage import Stage
 
     alone = Sharing(dist.new_group([rank], use_local_synchronization=True), 0, ())  # no replicas
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
-    message = torch.zeros(1, 4, requires_grad=True)
-    stages = [
-        WatchedStage(
-            _sleeping_stage(unit_s),
-            index,
-            layout.stages,
-            cpu,
-            input_args=message if index else message.detach(),
-            output_args=message,
-            group=dist.group.WORLD,
-            sharing=alone,
-        )
-        for index in layout.stages_of(rank)
-    ]
-    runtime = Runtime(case.plan, stages, lambda out, target: (out - target).sum())
-    inputs = [torch.ones(count, 4)] if 0 in layout.stages_of(rank) else []
-    target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
+    group = dist.group.WORLD
+    assert group is not None
+    stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
+    executor = Executor(case.plan, rank, stages, _difference, group, torch.zeros(2, 4))
+    inputs = torch.ones(2 * count, 4) if 0 in layout.stages_of(rank) else None
+    target = torch.zeros(2 * count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
     for _ in range(1 + repeats):
         # All begin at one moment, which they read from the host's clock.
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
         time.sleep(max(0.0, float(begin) - time.monotonic()))
-        runtime.step(*inputs, target=target, losses=[], return_outputs=False)
+        executor.step(inputs, target)
         makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
-        found.append(1 - count * layout.chunks * (FORWARD + BACKWARD) * unit_s / float(makespan))
+        found.append(1 - case.work * unit_s / float(makespan))
     return found[1:]
+
+
+def _difference(out: Any, target: Any, share: float) -> Any:
+    return (out - target).sum()
 
 
 class Rest:
@@ -160,24 +178,27 @@ def _sleeping_stage(unit_s: float) -> Any:
 
     class Sleep(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
-            rest(seconds)
+        def forward(ctx: Any, x: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
+            ctx.backward_s = backward_s
+            rest(forward_s)
             return x.clone()
 
         @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-            rest(unit_s * BACKWARD / 2)
-            return grads[0], None
+        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+            rest(ctx.backward_s)
+            return grads[0], None, None
 
     class Stage(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.ones(4))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor, micro_batch: int) -> torch.Tensor:
             # The input needs its half of the backward even where its gradient is not asked for.
             x = x if x.requires_grad else x.clone().requires_grad_()
-            weight, seen = Sleep.apply(self.weight, 0.0), Sleep.apply(x, unit_s * FORWARD)
+            taken_s = unit_s * len(x) / 2  # of two samples a micro-batch
+            weight = Sleep.apply(self.weight, 0.0, taken_s * BACKWARD / 2)
+            seen = Sleep.apply(x, taken_s * FORWARD, taken_s * BACKWARD / 2)
             return seen * weight
 
     return Stage()

@@ -8,9 +8,12 @@ optimizer, tokens a step and micro-batches. Ranks are forked from one fork serve
 bare model. `holdfast` keeps all state on every replica, as `ddp` does; `watched` writes the probe's shared memory too.
 With `zero 1` replicas share out the optimizer's state, with `zero 3` all, as `fsdp2` does, layer by layer. The `fsdp2`
 script reduces gradients once a step and keeps them whole until then, as `zero 3 once`; `zero 3` reduces them after each
-micro-batch and never holds them whole.
+micro-batch and never holds them whole. `torch runtime` is `holdfast` whose plan torch's pipelining runtime executes,
+as `holdfast` did before it had an executor: ask for it by name, and for a pipeline with `--set parallel.pp=4 --set
+parallel.dp=1 --set parallel.schedule=zbv`.
 The first step of a turn, in which processes wake up, does not count; a figure is the median of the turns. Where its
 memory comes to lie makes a process up to a tenth faster or slower for its life, so `--starts` begins anew that often.
+CPU time is of all ranks together: on a busy host it is the better figure.
 """
 
 import argparse
@@ -33,6 +36,7 @@ from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.trainer.preload import preload
 
 sys.path.insert(0, str(Path(__file__).parent / "workers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/trainer/support"))  # torch's runtime is the tests' oracle
 
 # By system: what replicas share out, and whether the probe is attached.
 OURS: dict[str, tuple[dict[str, object], bool]] = {
@@ -47,6 +51,7 @@ PLAIN = {
     "ddp": ("holdfast", "holdfast watched"),
     "fsdp2": ("holdfast zero 1", "holdfast zero 3", "holdfast zero 3 once"),
 }
+TORCH_RUNTIME = "torch runtime"
 SYSTEMS = (*OURS, *PLAIN)
 DEADLINE_S = 300.0
 
@@ -58,7 +63,7 @@ class Gate:
         self.line = socket.socket(socket.AF_UNIX)
         self.line.connect(where)
         self.orders = self.line.makefile("r")
-        self.steps, self.times = steps, list[float]()
+        self.steps, self.times, self.used = steps, list[float](), 0.0
         self.report({"system": system})
 
     def report(self, what: Json) -> None:
@@ -67,10 +72,12 @@ class Gate:
     def __call__(self, step: int) -> None:
         if step % self.steps == 0:
             if self.times:
-                self.report({"seconds": time.perf_counter() - self.times[1]})
+                self.report({"seconds": time.perf_counter() - self.times[1], "used": time.process_time() - self.used})
             if not self.orders.readline():
                 os._exit(0)
             self.times.clear()
+        if len(self.times) == 1:
+            self.used = time.process_time()
         self.times.append(time.perf_counter())
 
 
@@ -79,12 +86,16 @@ class System:
 
     def __init__(self) -> None:
         self.lines: list[tuple[socket.socket, Any]] = []
+        self.used: list[float] = []
+        """Of each turn, seconds of the processors over all ranks."""
 
     def turn(self) -> float:
         """Seconds of the steps after the first, as the slowest rank saw it."""
         for line, _ in self.lines:
             line.sendall(b"go\n")
-        return max(float(json.loads(answers.readline())["seconds"]) for _, answers in self.lines)
+        answered = [json.loads(answers.readline()) for _, answers in self.lines]
+        self.used.append(sum(float(answer["used"]) for answer in answered))
+        return max(float(answer["seconds"]) for answer in answered)
 
 
 def ours(options: argparse.Namespace, ranks: int, sharing: Json, folder: Path, gate: Gate) -> None:
@@ -155,8 +166,8 @@ def store() -> tuple[int, int]:
     return pid, port
 
 
-def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, list[float]]:
-    """Tokens per second of each turn, by system."""
+def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, tuple[list[float], list[float]]]:
+    """Of each turn, by system: tokens per second, and milliseconds of processors that a step took over all ranks."""
     listener = socket.socket(socket.AF_UNIX)
     where = str(folder / f"gate{ranks}")
     listener.bind(where)
@@ -175,7 +186,12 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
         if name in OURS and OURS[name][1]:
             os.environ[ENV_PATH] = str(folder / f"probe-{ranks}-{rank}")
         gate = Gate(where, name, options.steps)
-        if name in OURS:
+        if name == TORCH_RUNTIME:
+            import torch_runtime
+
+            torch_runtime.install()
+            ours(options, ranks, OURS["holdfast"][0], folder, gate)
+        elif name in OURS:
             ours(options, ranks, OURS[name][0], folder, gate)
         else:
             plain(options, name, gate)
@@ -202,7 +218,8 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
             order = order[shift:] + order[:shift]
             for name in reversed(order) if turn % 2 else order:
                 speeds[name].append(tokens / systems[name].turn())
-        return speeds
+        used = {name: [s * 1000 / (options.steps - 1) for s in system.used[1:]] for name, system in systems.items()}
+        return {name: (values, used[name]) for name, values in speeds.items()}
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -214,7 +231,7 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--processes", type=int, nargs="+", default=[1, 2, 8])
-    made.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    made.add_argument("--systems", nargs="+", choices=(*SYSTEMS, TORCH_RUNTIME), default=list(SYSTEMS))
     made.add_argument("--starts", type=int, default=1, help="how often all processes are started")
     made.add_argument("--rounds", type=int, default=8, help="turns of each system from one start to the next")
     made.add_argument("--steps", type=int, default=6, help="in a turn")
@@ -232,20 +249,24 @@ def main() -> None:
     with scratch() as folder:
         for ranks in options.processes:
             speeds: dict[str, list[float]] = {name: [] for name in options.systems}
+            used: dict[str, list[float]] = {name: [] for name in options.systems}
             for _ in range(options.starts):
-                for name, values in measure(options, ranks, folder).items():
+                for name, (values, taken) in measure(options, ranks, folder).items():
                     speeds[name] += values
+                    used[name] += taken
             every[str(ranks)] = speeds
             for name, values in speeds.items():
                 medians[name][str(ranks)] = median(values)
             for name, values in speeds.items():
                 spread = f"{quantile(values, 0.25):.0f} to {quantile(values, 0.75):.0f}"
-                peers = [p for p, alike in PLAIN.items() if name in alike and p in speeds]
+                peers = [
+                    p for p, alike in {TORCH_RUNTIME: ("holdfast",), **PLAIN}.items() if name in alike and p in speeds
+                ]
                 ratios = [a / b for peer in peers for a, b in zip(values, speeds[peer], strict=True)]
-                rows.append([f"{ranks} x {name}", f"{median(values):.0f}", spread,
+                rows.append([f"{ranks} x {name}", f"{median(values):.0f}", spread, f"{median(used[name]):.0f}",
                              f"{median(ratios):.3f} {peers[0]}" if ratios else ""])  # fmt: skip
     result = {"medians_tokens_per_s": medians, "tokens_per_s": every, "set": options.set}
-    finish(result, options.json, ["processes x system", "tokens/s", "quartiles", "next to"], rows)
+    finish(result, options.json, ["processes x system", "tokens/s", "quartiles", "CPU ms a step", "next to"], rows)
 
 
 if __name__ == "__main__":

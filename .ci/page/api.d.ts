@@ -470,6 +470,7 @@ declare namespace Api {
     axes: any[][];
     stages: Layers[];
     orders: string[][];
+    replicas?: number[][];
   }
   interface Pod {
     name: string;

@@ -228,6 +228,7 @@ def plan_doc(published: t.PlanPublished) -> Json | None:
         "axes": [[name, size] for name, size in plan.mesh.axes],
         "stages": [{"first": s.first, "stop": s.stop, "rank": s.rank} for s in plan.stages],
         "orders": [[action.id for action in order] for order in plan.orders],
+        "replicas": [list(ranks) for ranks in plan.replicas],
     }
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.diagnostics.steps.shape import REPLICAS
 from holdfast.diagnostics.steps.span_table import COLUMNS, SpanTable, from_columns
 from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Op, Plan
 
 Floats = npt.NDArray[np.float64]
 KINDS = ("other", *SPANS.values(), "tp:all_reduce", "dp:reduce_scatter", "world:all_reduce")
 GROUPS = ("", "tp", "dp", "world")
+_FORWARDS = (Op.FORWARD, Op.RECOMPUTE)
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,13 @@ class Timing:
 
 
 class _Recorder:
-    def __init__(self) -> None:
+    """Of a plan with several pipes, replicas of each stage are a group of their own."""
+
+    def __init__(self, plan: Plan) -> None:
         self.rows: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in COLUMNS}
+        replicas = [f"{REPLICAS}{stage}" for stage in range(len(plan.stages))] if plan.pipes > 1 else []
+        self.groups = (*GROUPS, *replicas)
+        self.kinds = (*KINDS, *(f"{name}:all_reduce" for name in replicas))
 
     def add(
         self,
@@ -69,7 +76,7 @@ class _Recorder:
         n = len(ranks)
         given = {"stage": -1, "micro_batch": -1, "turn": 0, "group": 0, "seq": -1, "bytes": 0, "generation": 1} | more
         self.rows["rank"].append(ranks)
-        self.rows["kind"].append(np.full(n, KINDS.index(kind)))
+        self.rows["kind"].append(np.full(n, self.kinds.index(kind)))
         self.rows["start"].append(start)
         self.rows["end"].append(end)
         for name in COLUMNS:
@@ -88,7 +95,7 @@ class _Recorder:
             whole[name] = column.astype(types.get(name, np.int64))
         if not cpu:
             whole["cpu"][:] = 0
-        return from_columns(whole, KINDS, GROUPS)
+        return from_columns(whole, self.kinds, self.groups)
 
 
 def spans_of(job: Timing, plan: Plan, culprits: Sequence[Culprit], steps: int = 1, seed: int = 0) -> SpanTable:
@@ -96,7 +103,7 @@ def spans_of(job: Timing, plan: Plan, culprits: Sequence[Culprit], steps: int = 
     rng = np.random.default_rng(seed)
     lanes = job.dp * job.tp
     ranks = np.arange(job.pp * lanes).reshape(job.pp, lanes)
-    spans = _Recorder()
+    spans = _Recorder(plan)
     begin = np.zeros((job.pp, lanes))
     for step in range(steps):
         begin = _step(job, plan, culprits, ranks, spans, begin, step, rng)
@@ -110,7 +117,8 @@ def _step(
     lanes = job.dp * job.tp
     now = [begin[p] + 1e-6 for p in range(job.pp)]
     at = [0] * job.pp
-    sent: dict[tuple[Op, int, int], Floats] = {}
+    sent: dict[tuple[Op, int, int, int], Floats] = {}
+    arrived: dict[tuple[int, int], dict[int, Floats]] = {}
 
     def slow(p: int, *what: str) -> Floats:
         factor = np.ones(lanes)
@@ -145,12 +153,27 @@ def _step(
         spans.add(ranks[p], kind, start, end, group=GROUPS.index(group), step=step, bytes=round(seconds * 1e9))
         now[p] = end + 1e-7
 
+    def replicas_meet(p: int, action: Action) -> bool:
+        """The sum of a stage's gradients over pipes and dp: it ends on each rank when the last has come."""
+        s, members = action.stage, set(plan.ranks_of(action.stage))
+        present = arrived.setdefault((s, action.turn // plan.pipes), {})
+        present.setdefault(p, now[p])
+        if len(present) < len(members):
+            return False
+        together = np.max([present[q].reshape(job.dp, job.tp) for q in members], axis=0).max(axis=0, keepdims=True)
+        factor = max(float(slow(q, "link", "reduce").max()) for q in members)
+        end = np.broadcast_to(together + 5 * job.all_reduce * factor, (job.dp, job.tp)).ravel()
+        group = spans.groups.index(f"{REPLICAS}{s}")
+        spans.add(ranks[p], f"{REPLICAS}{s}:all_reduce", now[p], end, group=group, step=step)
+        now[p] = end + 1e-7
+        return True
+
     def do(p: int, action: Action) -> bool:
         op, s, m = action.op, action.stage, action.micro_batch
         start = now[p]
-        named = {"stage": s, "micro_batch": m, "step": step}
+        named = {"stage": s, "micro_batch": m, "step": step, "turn": action.turn}
         if op in COMPUTE:
-            weight = job.stage_work.get(s, 1.0) * (1.0 if op is Op.FORWARD else 2.0)
+            weight = job.stage_work.get(s, 1.0) * (1.0 if op in _FORWARDS else 2.0) * float(action.share)
             kind = SPANS[op]
             own = took(p, job.forward * weight, kind, "compute")
             now[p] = start + own
@@ -159,14 +182,20 @@ def _step(
             spans.add(ranks[p], kind, start, now[p], own=own, **named)
         elif op in SENDS:
             now[p] = start + 20e-6
-            sent[op, s, m] = start
+            sent[op, s, m, action.turn] = start
             spans.add(ranks[p], SPANS[op], start, now[p], own=None, **named)
         elif op in RECEIVES:
-            source = (Op.SEND_FORWARD, s - 1, m) if op is Op.RECV_FORWARD else (Op.SEND_BACKWARD, s + 1, m)
+            is_forward = op is Op.RECV_FORWARD
+            send, sender = (Op.SEND_FORWARD, s - 1) if is_forward else (Op.SEND_BACKWARD, s + 1)
+            source = (send, sender, m, action.turn)
             if source not in sent:
                 return False
             arrived = sent[source] + took(p, job.message, "link")
             now[p] = np.maximum(start + 10e-6, arrived + woken())
+            spans.add(ranks[p], SPANS[op], start, now[p], own=None, **named)
+        elif op is Op.REDUCE_GRAD and plan.pipes > 1:
+            if not replicas_meet(p, action):
+                return False
             spans.add(ranks[p], SPANS[op], start, now[p], own=None, **named)
         elif op is Op.REDUCE_GRAD:
             now[p] = start + took(p, 0.0005)
@@ -194,5 +223,6 @@ def _step(
     for p in range(job.pp):
         spans.add(ranks[p], "world:all_reduce", now[p], np.full(lanes, last), group=GROUPS.index("world"), step=step)
         now[p] = np.full(lanes, last + 1e-6)
-        do(p, plan.orders[p][at[p]])
+        for action in plan.orders[p][at[p] :]:
+            do(p, action)
     return np.stack(now)

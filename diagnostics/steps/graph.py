@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.steps.shape import Meeting, Shape, shape_of
+from holdfast.diagnostics.steps.shape import REPLICAS, Meeting, Shape, shape_of
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.plan.plan import Mesh, Plan
 
@@ -207,6 +207,7 @@ class _Rows:
             [t.groups[g] for g in t.group[rows]],
             t.stage[rows].tolist(),
             t.micro_batch[rows].tolist(),
+            t.turn[rows].tolist(),
             t.start[rows],
             t.end[rows],
         )
@@ -252,11 +253,17 @@ def _ordered(columns: list[Column], axes: list[str]) -> Iterator[StepNode]:
                 elif s.group in axes:
                     yield StepNode(s.how, (here,), None, axes.index(s.group))
                 elif (s.group, s.turn) not in met:
-                    # Ranks of several columns meet, or all of one: "pp" pairs the same place in each.
                     everybody = parties[s.group, s.turn]
                     if any(at[d] < k for d, k in everybody):
                         break
                     met.add((s.group, s.turn))
-                    yield StepNode(s.how, tuple(everybody), None, -1 if s.group == "pp" else None)
+                    yield StepNode(s.how, tuple(everybody), None, _axis(s.group, axes))
                 at[c] += 1
                 moving = True
+
+
+def _axis(group: str, axes: list[str]) -> int | None:
+    """Along which axis ranks of several columns meet besides: "pp" pairs the same place in each, others are all."""
+    if group.startswith(REPLICAS):
+        return axes.index("dp") if "dp" in axes else -1
+    return -1 if group == "pp" else None

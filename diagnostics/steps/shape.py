@@ -18,6 +18,8 @@ Ints = npt.NDArray[np.int64]
 
 OTHER = "other"
 """What a rank does outside of all spans."""
+REPLICAS = "replicas"
+"""Group, with the number of a stage behind it: the ranks that hold replicas of it in several pipes."""
 OWN_SENDS = "pp:send"
 """Waiting until what this rank has sent is gone: with no peer to meet."""
 _FROM = {
@@ -48,8 +50,8 @@ class Sync:
     """Of a collective."""
     turn: int
     """Which of the group's collectives in this step."""
-    key: tuple[str, int, int]
-    """Of a message: the span that sends it, its stage and micro-batch."""
+    key: tuple[str, int, int, int]
+    """Of a message: the span that sends it, its stage, its first micro-batch, and which part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,18 @@ class Shape:
 
 
 def shape_of(
-    kinds: list[str], groups: list[str], stages: list[int], micro_batches: list[int], starts: Ints, ends: Ints
+    kinds: list[str],
+    groups: list[str],
+    stages: list[int],
+    micro_batches: list[int],
+    parts: list[int],
+    starts: Ints,
+    ends: Ints,
 ) -> Shape:
-    """From the spans of one rank and step, in order of their start, the outer before the inner."""
+    """From the spans of one rank and step, in order of their start, the outer before the inner.
+
+    `parts`: the spans' turns, which tell parts of a micro-batch from each other.
+    """
     n = len(kinds)
     edges: list[tuple[int, bool]] = []
     open_: list[int] = []
@@ -94,7 +105,7 @@ def shape_of(
     syncs, turns = [], dict[str, int]()
     for i in range(n):
         if is_meeting[i] and not inside[i]:
-            syncs.append(_sync(i, kinds[i], groups[i], stages[i], micro_batches[i], turns))
+            syncs.append(_sync(i, kinds[i], groups[i], (stages[i], micro_batches[i], parts[i]), turns))
     owner = np.full(len(edges), -1, np.int64)
     segment = np.zeros(len(edges), np.int64)
     stack: list[int] = []
@@ -119,12 +130,13 @@ def _meets(kind: str, group: str) -> bool:
     return bool(group) or kind in _FROM or kind in _SENDS
 
 
-def _sync(i: int, kind: str, group: str, stage: int, micro_batch: int, turns: dict[str, int]) -> Sync:
+def _sync(i: int, kind: str, group: str, what: tuple[int, int, int], turns: dict[str, int]) -> Sync:
+    stage, micro_batch, part = what
     if kind in _FROM:
         source, ahead = _FROM[kind]
-        return Sync(Meeting.RECEIVE, i, "", 0, (source, stage + ahead, micro_batch))
+        return Sync(Meeting.RECEIVE, i, "", 0, (source, stage + ahead, micro_batch, part))
     if not group or kind == OWN_SENDS:
-        return Sync(Meeting.SEND, i, "", 0, (kind, stage, micro_batch))
+        return Sync(Meeting.SEND, i, "", 0, (kind, stage, micro_batch, part))
     turn = turns.get(group, 0)
     turns[group] = turn + 1
-    return Sync(Meeting.COLLECTIVE, i, group, turn, (kind, stage, micro_batch))
+    return Sync(Meeting.COLLECTIVE, i, group, turn, (kind, stage, micro_batch, part))

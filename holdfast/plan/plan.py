@@ -2,13 +2,17 @@
 
 Pure. All ranks of one pipeline coordinate follow one list, so a plan holds one list for each of them. A trainer
 executes the lists in order, a simulator costs them, and a span can name the action that it belongs to.
+
+Several pipelines may run through the same ranks (Chimera): each is a *pipe*, with its own replica of every stage and
+its own micro-batches. Micro-batches are numbered over all pipes, so stage and micro-batch name one computation.
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property
 
 
@@ -30,6 +34,24 @@ class Op(StrEnum):
     LOAD = "LOAD"
     RECOMPUTE = "R"
     STEP = "STEP"
+    # Of a preconditioned optimizer: statistics of a layer's inputs, their inverse, its use on the gradient.
+    FACTOR = "FACTOR"
+    INVERT = "INVERT"
+    PRECOND = "PRECOND"
+    # State that lies in host memory between its uses, and copies of state for checkpoints.
+    FETCH = "FETCH"
+    EVICT = "EVICT"
+    SNAP = "SNAP"
+
+
+class Resource(StrEnum):
+    """What an action keeps busy. Actions of a rank on one resource are done in the order of its list."""
+
+    COMPUTE = "compute"
+    P2P = "p2p"
+    DP = "dp"
+    TP = "tp"
+    HOST = "host"
 
 
 OPS: tuple[Op, ...] = tuple(Op)
@@ -38,10 +60,23 @@ COMPUTE = frozenset({Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEI
 """Ops that keep the rank's processor busy."""
 SENDS = frozenset({Op.SEND_FORWARD, Op.SEND_BACKWARD})
 RECEIVES = frozenset({Op.RECV_FORWARD, Op.RECV_BACKWARD})
-TORCH = frozenset(OPS) - {Op.LOAD, Op.RECOMPUTE, Op.STEP}
+BACKWARDS = frozenset({Op.BACKWARD, Op.BACKWARD_INPUT})
+"""Ops that yield the gradient of a stage's input."""
+LAST_BACKWARDS = frozenset({Op.BACKWARD, Op.BACKWARD_WEIGHT})
+"""Ops after which nothing of a micro-batch's activations is needed."""
+_SECOND_ORDER = frozenset({Op.FACTOR, Op.INVERT, Op.PRECOND})
+_COPIES = frozenset({Op.FETCH, Op.EVICT, Op.SNAP})
+TORCH = frozenset(OPS) - {Op.LOAD, Op.RECOMPUTE, Op.STEP} - _SECOND_ORDER - _COPIES
 """Ops that torch's pipelining runtime executes."""
-WHOLE_STAGE = frozenset({Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.LOAD, Op.STEP})
+WHOLE_STAGE = frozenset({Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.LOAD, Op.STEP}) | _SECOND_ORDER | _COPIES
 """Ops of a stage and no micro-batch."""
+RESOURCES: Mapping[Op, Resource] = {
+    **dict.fromkeys(COMPUTE | _SECOND_ORDER | {Op.STEP}, Resource.COMPUTE),
+    **dict.fromkeys(SENDS | RECEIVES, Resource.P2P),
+    **dict.fromkeys((Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD), Resource.DP),
+    **dict.fromkeys(_COPIES | {Op.LOAD}, Resource.HOST),
+}
+"""By op. Collectives of tensor parallelism are part of a computation today: no op is of `Resource.TP` alone."""
 SPANS: Mapping[Op, str] = {
     Op.FORWARD: "forward",
     Op.BACKWARD: "backward",
@@ -56,10 +91,19 @@ SPANS: Mapping[Op, str] = {
     Op.LOAD: "load",
     Op.RECOMPUTE: "recompute",
     Op.STEP: "optimizer",
+    Op.FACTOR: "factor",
+    Op.INVERT: "invert",
+    Op.PRECOND: "precondition",
+    Op.FETCH: "fetch",
+    Op.EVICT: "evict",
+    Op.SNAP: "snapshot",
 }
 """What a span of an action is called. Each action of these leaves one in every step; freeing takes no time."""
 
-_TEXT = re.compile(r"(\d+)([A-Z]+(?:_[A-Z]+)?)(\d*)(?:~(\d+))?")
+_TEXT = re.compile(
+    r"(?P<stage>\d+)(?P<op>[A-Z]+(?:_[A-Z]+)?)(?P<first>\d*)(?P<also>(?:\+\d+)*)"
+    r"(?:/(?P<part>\d+):(?P<parts>\d+))?(?P<late>!?)(?:@(?P<pipe>\d+))?(?:~(?P<turn>\d+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +111,91 @@ class Action:
     """One thing that a rank does. `micro_batch` counts within a replica; -1 for an op of the whole stage.
 
     A send belongs to the stage that sends, a receive to the stage that receives. `turn` distinguishes repetitions
-    of the same whole-stage op in a step.
+    of the same whole-stage op in a step, over all pipes; of one of several `parts` it is the part's number.
     """
 
     op: Op
     stage: int
     micro_batch: int = -1
     turn: int = 0
+    pipe: int = 0
+    """Which replica of the stage does it."""
+    also: tuple[int, ...] = ()
+    """More micro-batches that are done at once with the first."""
+    parts: int = 1
+    """Into how many pieces the micro-batch is cut, of which this is one."""
+    late: bool = False
+    """Of a recompute: it begins only when the gradient is there, as if it were in the backward itself."""
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """All that it does; none for an op of the whole stage."""
+        return () if self.micro_batch < 0 else (self.micro_batch, *self.also)
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """(which, of how many): (0, 1) of what is done whole."""
+        return (self.turn, self.parts) if self.parts > 1 else (0, 1)
+
+    @property
+    def share(self) -> Fraction:
+        """How many micro-batches it does: 2 of two at once, 1/2 of a half."""
+        return Fraction(len(self.micro_batches), self.parts)
+
+    @property
+    def resource(self) -> Resource:
+        """What it keeps busy."""
+        return RESOURCES[self.op]
 
     @property
     def text(self) -> str:
-        """As torch writes it: `0F3`, `1SEND_F2`, `0UNSHARD`."""
-        return f"{self.stage}{self.op}{self.micro_batch if self.micro_batch >= 0 else ''}"
+        """As torch writes it: `0F3`, `1SEND_F2`, `0UNSHARD`.
+
+        What torch lacks follows: `0F2+3` does two micro-batches, `0B2/1:2` is the second half of one, `0R2!` is late,
+        `0F2@1` is of pipe 1.
+        """
+        text = self._base + "".join(f"+{m}" for m in self.also)
+        if self.parts > 1:
+            text += f"/{self.turn}:{self.parts}"
+        return text + "!" * self.late + (f"@{self.pipe}" if self.pipe else "")
 
     @property
     def id(self) -> str:
-        """Unique in a plan, and the same in every step and generation with this plan."""
-        return f"{self.text}~{self.turn}" if self.turn else self.text
+        """Unique in a plan, and the same in every step and generation with this plan.
+
+        Only what a span says of its action is in it: op, stage, the first micro-batch, turn.
+        """
+        return f"{self._base}~{self.turn}" if self.turn else self._base
+
+    @property
+    def _base(self) -> str:
+        return f"{self.stage}{self.op}{self.micro_batch if self.micro_batch >= 0 else ''}"
 
     @classmethod
     def parse(cls, text: str) -> "Action":
         """From `text` or `id`. ValueError if it is neither."""
         match = _TEXT.fullmatch(text.strip())
-        if match is None or match[2] not in OPS:
+        if match is None or match["op"] not in OPS:
             raise ValueError(f"{text!r} is no action: write stage, op and micro-batch, as 0F3 or 1UNSHARD")
-        action = cls(Op(match[2]), int(match[1]), int(match[3] or -1), int(match[4] or 0))
+        part, parts = int(match["part"] or 0), int(match["parts"] or 1)
+        action = cls(
+            Op(match["op"]),
+            int(match["stage"]),
+            int(match["first"] or -1),
+            part or int(match["turn"] or 0),
+            int(match["pipe"] or 0),
+            tuple(int(m) for m in match["also"].split("+")[1:]),
+            parts,
+            bool(match["late"]),
+        )
         if (action.op in WHOLE_STAGE) != (action.micro_batch < 0):
             raise ValueError(f"{text!r} is no action: {action.op} takes {_TAKES[action.op in WHOLE_STAGE]}")
+        if action.op in WHOLE_STAGE and (action.also or match["part"]):
+            raise ValueError(f"{text!r} is no action: {action.op} takes {_TAKES[True]}")
+        if match["part"] and not (part < parts and parts > 1 and not match["turn"]):
+            raise ValueError(f"{text!r} is no action: parts count from 0, as 0B3/0:2 and 0B3/1:2")
+        if action.late and action.op is not Op.RECOMPUTE:
+            raise ValueError(f"{text!r} is no action: only a recompute can be late")
         return action
 
 
@@ -178,14 +280,25 @@ class Plan:
     micro_batches: int
     """In one step of one replica."""
     orders: tuple[Order, ...]
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """Of each pipe after the first: the pipeline rank of every stage. `stages` has those of the first pipe."""
+
+    @property
+    def pipes(self) -> int:
+        """Replicas of each stage in one pipeline: 1 of nearly all schedules."""
+        return 1 + len(self.replicas)
 
     def order_of(self, rank: int) -> Order:
         """What a rank does in a step, in order."""
         return self.orders[self.mesh.coordinate(rank).get("pp", 0)]
 
-    def rank_of(self, stage: int) -> int:
-        """The pipeline rank that holds a stage."""
-        return self.stages[stage].rank
+    def rank_of(self, stage: int, pipe: int = 0) -> int:
+        """The pipeline rank that holds a stage, or a pipe's replica of it."""
+        return self.replicas[pipe - 1][stage] if pipe else self.stages[stage].rank
+
+    def ranks_of(self, stage: int) -> tuple[int, ...]:
+        """The pipeline ranks that hold a stage, pipe by pipe: whose gradients of it are added up."""
+        return tuple(self.rank_of(stage, pipe) for pipe in range(self.pipes))
 
     def actions(self) -> Iterator[tuple[int, Action]]:
         """Every action with its pipeline rank, rank by rank in order."""
@@ -202,23 +315,34 @@ class Plan:
         return None if place is None else self.orders[place[0]][place[1]]
 
 
-def numbered(actions: Iterable[Action]) -> Order:
-    """The same actions, with repetitions distinguished by `turn`."""
+def numbered(actions: Iterable[Action], pipes: int = 1) -> Order:
+    """The same actions, with repetitions distinguished by `turn`.
+
+    Pipes take turns: repetition k of pipe p is turn k x pipes + p, so that no two replicas of a stage share an id.
+    """
     seen: dict[str, int] = {}
     order = []
     for action in actions:
-        turn = seen.get(action.text, 0)
-        seen[action.text] = turn + 1
-        order.append(action if turn == action.turn else Action(action.op, action.stage, action.micro_batch, turn))
+        if action.parts > 1:
+            order.append(action)  # its turn is the number of the part
+            continue
+        turn = seen.get(action.text, action.pipe if action.op in WHOLE_STAGE else 0)
+        seen[action.text] = turn + pipes
+        order.append(action if turn == action.turn else replace(action, turn=turn))
     return tuple(order)
 
 
 def to_csv(orders: Sequence[Sequence[Action]]) -> str:
-    """One line a pipeline rank, in torch's form. Ops that torch lacks are left out."""
+    """One line a pipeline rank, in torch's form. Ops that torch lacks are left out.
+
+    A plan with several pipes, several micro-batches at once or parts of one keeps them, in cells that torch refuses.
+    """
     return "".join(",".join(a.text for a in order if a.op in TORCH) + "\n" for order in orders)
 
 
 def from_csv(text: str) -> tuple[Order, ...]:
     """The inverse of `to_csv`; empty cells (torch's idle slots) are skipped. ValueError for what is no action."""
     lines = text.replace("\r", "").removesuffix("\n").split("\n")
-    return tuple(numbered(Action.parse(cell) for cell in line.split(",") if cell.strip()) for line in lines)
+    orders = [[Action.parse(cell) for cell in line.split(",") if cell.strip()] for line in lines]
+    pipes = 1 + max((action.pipe for order in orders for action in order), default=0)
+    return tuple(numbered(order, pipes) for order in orders)

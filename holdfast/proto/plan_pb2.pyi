@@ -21,6 +21,7 @@ class Plan(google.protobuf.message.Message):
     STAGES_FIELD_NUMBER: builtins.int
     MICRO_BATCHES_FIELD_NUMBER: builtins.int
     ORDERS_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
     schedule: builtins.str
     micro_batches: builtins.int
     @property
@@ -35,6 +36,10 @@ class Plan(google.protobuf.message.Message):
     def orders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PlanOrder]:
         """by pipeline rank"""
 
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PlanPipe]:
+        """of the stages, for each pipe after the first"""
+
     def __init__(
         self,
         *,
@@ -43,8 +48,9 @@ class Plan(google.protobuf.message.Message):
         stages: collections.abc.Iterable[global___PlanStage] | None = ...,
         micro_batches: builtins.int = ...,
         orders: collections.abc.Iterable[global___PlanOrder] | None = ...,
+        replicas: collections.abc.Iterable[global___PlanPipe] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "schedule", b"schedule", "stages", b"stages"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages"]) -> None: ...
 
 global___Plan = Plan
 
@@ -90,6 +96,24 @@ class PlanStage(google.protobuf.message.Message):
 global___PlanStage = PlanStage
 
 @typing.final
+class PlanPipe(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    @property
+    def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """by stage, the pipeline rank that holds this pipe's replica"""
+
+    def __init__(
+        self,
+        *,
+        rank: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rank", b"rank"]) -> None: ...
+
+global___PlanPipe = PlanPipe
+
+@typing.final
 class PlanOrder(google.protobuf.message.Message):
     """The actions of one pipeline rank in order, as columns: entry i of each belongs to action i."""
 
@@ -98,6 +122,12 @@ class PlanOrder(google.protobuf.message.Message):
     OP_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     MICRO_BATCH_FIELD_NUMBER: builtins.int
+    PIPE_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    ALSO_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    LATE_FIELD_NUMBER: builtins.int
     @property
     def op(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into plan.OPS"""
@@ -108,13 +138,37 @@ class PlanOrder(google.protobuf.message.Message):
     def micro_batch(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """-1: of the whole stage"""
 
+    @property
+    def pipe(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Each of these is left out where it says nothing: one pipe, one micro-batch in an action, whole, not late."""
+
+    @property
+    def more(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """how many of `also` belong to this action"""
+
+    @property
+    def also(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """further micro-batches of one action, action after action"""
+
+    @property
+    def part(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def late(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
     def __init__(
         self,
         *,
         op: collections.abc.Iterable[builtins.int] | None = ...,
         stage: collections.abc.Iterable[builtins.int] | None = ...,
         micro_batch: collections.abc.Iterable[builtins.int] | None = ...,
+        pipe: collections.abc.Iterable[builtins.int] | None = ...,
+        more: collections.abc.Iterable[builtins.int] | None = ...,
+        also: collections.abc.Iterable[builtins.int] | None = ...,
+        part: collections.abc.Iterable[builtins.int] | None = ...,
+        parts: collections.abc.Iterable[builtins.int] | None = ...,
+        late: collections.abc.Iterable[builtins.bool] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["micro_batch", b"micro_batch", "op", b"op", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["also", b"also", "late", b"late", "micro_batch", b"micro_batch", "more", b"more", "op", b"op", "part", b"part", "parts", b"parts", "pipe", b"pipe", "stage", b"stage"]) -> None: ...
 
 global___PlanOrder = PlanOrder

@@ -1,5 +1,7 @@
 """A plan to a message and back, by round trip. A few bytes an action: columns of small numbers."""
 
+from itertools import islice, repeat
+
 from google.protobuf.message import DecodeError
 
 from holdfast.base.errors import ProtocolError
@@ -20,9 +22,16 @@ def encode_plan(plan: Plan) -> bytes:
                 op=[_NUMBERS[action.op] for action in order],
                 stage=[action.stage for action in order],
                 micro_batch=[action.micro_batch for action in order],
+                pipe=_column([action.pipe for action in order], 0),
+                more=_column([len(action.also) for action in order], 0),
+                also=[m for action in order for m in action.also],
+                part=_column([action.part[0] for action in order], 0),
+                parts=_column([action.parts for action in order], 1),
+                late=[action.late for action in order] if any(action.late for action in order) else (),
             )
             for order in plan.orders
         ],
+        replicas=[p.PlanPipe(rank=ranks) for ranks in plan.replicas],
     ).SerializeToString()
 
 
@@ -42,14 +51,38 @@ def decode_plan(data: bytes) -> Plan:
         mesh,
         tuple(Layers(s.first, s.stop, s.rank) for s in message.stages),
         message.micro_batches,
-        tuple(_order(order) for order in message.orders),
+        tuple(_order(order, 1 + len(message.replicas)) for order in message.orders),
+        tuple(tuple(pipe.rank) for pipe in message.replicas),
     )
 
 
-def _order(order: p.PlanOrder) -> Order:
-    if not len(order.op) == len(order.stage) == len(order.micro_batch):
+def _column(values: list[int], usual: int) -> list[int]:
+    """The values, or nothing where all are the usual one."""
+    return [] if all(value == usual for value in values) else values
+
+
+def _order(order: p.PlanOrder, pipes: int) -> Order:
+    count = len(order.op)
+    optional = (order.pipe, order.more, order.part, order.parts, order.late)
+    is_even = len(order.stage) == len(order.micro_batch) == count and all(len(c) in (0, count) for c in optional)
+    if not is_even or sum(order.more) != len(order.also):
         raise ProtocolError("plan: columns differ in length")
     if any(number >= len(OPS) for number in order.op):
         raise ProtocolError(f"plan: an unknown op {max(order.op)}: its sender is newer than this side")
-    columns = zip(order.op, order.stage, order.micro_batch, strict=True)
-    return numbered(Action(OPS[op], stage, micro_batch) for op, stage, micro_batch in columns)
+    also = iter(order.also)
+    columns = zip(
+        *(order.op, order.stage, order.micro_batch),
+        order.part or repeat(0, count),
+        order.pipe or repeat(0, count),
+        order.more or repeat(0, count),
+        order.parts or repeat(1, count),
+        order.late or repeat(False, count),
+        strict=True,
+    )
+    return numbered(
+        (
+            Action(OPS[op], stage, m, part, pipe, tuple(islice(also, more)), parts or 1, late)
+            for op, stage, m, part, pipe, more, parts, late in columns
+        ),
+        pipes,
+    )

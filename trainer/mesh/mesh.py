@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import MutableMapping
@@ -24,7 +25,7 @@ from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.settings.transport import export, heeding
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankMesh:
     """The device mesh (pp, dp, tp) as one rank sees it."""
 
@@ -53,6 +54,18 @@ class RankMesh:
     @property
     def pp_group(self) -> dist.ProcessGroup:
         return self.device_mesh.get_group("pp")
+
+    @functools.cached_property
+    def all_pipes(self) -> dist.ProcessGroup:
+        """The ranks with replicas of this rank's stages, in all pipes and all of dp: the same ones for each stage.
+
+        Called by all of them together, the first time.
+        """
+        layout = self.layout
+        columns = sorted({p for stage in layout.stages_of(self.pp_rank) for p in layout.ranks_of(stage)})
+        ranks = [(p * layout.dp + d) * layout.tp + self.tp_rank for p in columns for d in range(layout.dp)]
+        group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True, group_desc="pipes")
+        return group
 
     @property
     def has_loss(self) -> bool:

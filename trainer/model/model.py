@@ -186,13 +186,13 @@ class ModelStage(nn.Module):
         self.rotation: Tensor | None
         self.register_buffer("rotation", _rotation(config, make), persistent=False)
 
-    def forward(self, x: Tensor, micro_batch: Tensor) -> Tensor:
+    def forward(self, x: Tensor, micro_batch: int) -> Tensor:
         """One micro-batch through this stage.
 
-        `x` is (batch, seq) tokens in the first stage, as `boundary` in others; `micro_batch` is one
-        number, counted within the replica. Returns as `boundary`, or logits from the last stage.
+        `x` is (batch, seq) tokens in the first stage, as `boundary` in others; `micro_batch` is counted
+        within the replica. Returns as `boundary`, or logits from the last stage.
         """
-        number = int(micro_batch) if self.dropout.rate else 0  # only dropout reads it
+        number = micro_batch if self.dropout.rate else 0  # only dropout reads it
         if self.is_first:
             assert self.embed is not None
             x = self.embed(x)

@@ -107,11 +107,13 @@ class GradientMeans:
         group: dist.ProcessGroup,
         piggybacked: PiggybackedReductions | None = None,
         fewest: int = FEWEST,
+        divisor: int = 0,
     ) -> None:
         """`parameters` in the order of forward: backward is done with the last of them first. `fewest`: see FEWEST; on
-        all replicas the same.
+        all replicas the same. `divisor`: of the sum, where it is not the number of replicas.
         """
         self._group = group
+        self._divisor = divisor or group.size()
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
@@ -131,14 +133,19 @@ class GradientMeans:
         """The backward that follows is the last one of the step: what it leaves on a parameter is final."""
         self._is_last = True
 
-    def finish(self) -> None:
-        """Send what no backward has announced, and wait: afterwards all gradients are means."""
+    def begin(self) -> None:
+        """Send what no backward has announced."""
         self._is_last = False
         with torch.no_grad():
             for bucket in self._buckets:
                 for place in sorted(bucket.missing):
-                    bucket.put(place, self._group.size())
+                    bucket.put(place, self._divisor)
             self._send()
+
+    def finish(self) -> None:
+        """Wait: afterwards all gradients are means. Begins what has not begun."""
+        self.begin()
+        with torch.no_grad():
             for bucket in self._buckets:
                 assert bucket.work is not None
                 bucket.work.wait()
@@ -149,7 +156,7 @@ class GradientMeans:
     def _final(self, bucket: _Bucket, place: int, parameter: nn.Parameter) -> None:
         if self._is_last:
             with torch.no_grad():
-                bucket.put(place, self._group.size())
+                bucket.put(place, self._divisor)
                 if not bucket.missing:
                     self._send()
 

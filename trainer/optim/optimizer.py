@@ -34,7 +34,7 @@ class Optimizer:
     def __init__(self, config: OptimConfig, slices: Sequence[Slice], mesh: RankMesh, sums: Callable[[], None]) -> None:
         """`sums` completes gradients of which other ranks have a part. Called by all ranks together."""
         self.config, self.all, self._sums = config, list(slices), sums
-        self._stages = mesh.layout.stages_of(mesh.pp_rank)
+        self._stages = mesh.layout.held_by(mesh.pp_rank)
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
         self.slices = [piece for piece in slices if piece.shard.numel()]
         self.applied = 0

@@ -29,18 +29,20 @@ class Slice:
     shard: nn.Parameter
     """The same memory as a plain tensor, for the optimizer and checkpoints."""
     holders: int
-    """How many ranks hold this same slice of the same stage."""
+    """How many ranks hold this same slice of the same stage in the same pipe."""
     is_split: bool
     """Whether tp ranks hold different parts of it."""
     is_tied: bool
     """Whether another stage holds it too."""
     is_sharded: bool
     """Whether dp ranks hold different rows of it. With tp alone, or ZeRO stage 0, they do not."""
+    pipes: int = 1
+    """In how many pipes there is a replica of the stage."""
 
     @property
     def copies(self) -> int:
-        """How many ranks hold it, those with its copy in the other stage included."""
-        return self.holders * (2 if self.is_tied else 1)
+        """How many ranks hold it, those with its copy in the other stage or in another pipe included."""
+        return self.holders * self.pipes * (2 if self.is_tied else 1)
 
 
 def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
@@ -57,7 +59,8 @@ def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
             dims = 0 if placed is None else placed.device_mesh.ndim
             is_sharded = mesh.layout.dp > 1 and dims > (1 if mesh.layout.tp > 1 else 0)
             holders = (1 if is_split else mesh.layout.tp) * (1 if is_sharded else mesh.layout.dp)
-            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded))
+            pipes = mesh.layout.pipes
+            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded, pipes))
     return found
 
 

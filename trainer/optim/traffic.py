@@ -132,7 +132,7 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
     moves = sum(layout.rank_of(stage) != layout.rank_of(stage + 1) for stage in range(layout.stages - 1))
     copies = 1 if config.parallel.sequence else layout.tp
     total = 2 * moves * config.train.micro_batches * copies * _activation(config)
-    is_apart = layout.rank_of(0) != layout.rank_of(layout.stages - 1)
+    is_apart = layout.pipes == 1 and layout.rank_of(0) != layout.rank_of(layout.stages - 1)
     if config.model.tied and is_apart:
         holders = 1 if config.parallel.shard_vocabulary else layout.tp
         total += 2 * vocab * config.model.d_model * _item(config) * holders * _copies(config, layout)
@@ -141,16 +141,17 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
 
 def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]]) -> int:
     """As often as the plan says."""
-    if layout.dp == 1:
+    copies = layout.dp * layout.pipes
+    if copies == 1:
         return 0
     times = Counter((action.op, action.stage) for _, action in plan.actions())
     item, total = _item(config), 0
     for number, stage in enumerate(stages):
-        if config.parallel.zero == 0:
+        if config.parallel.zero == 0 or layout.dp == 1:
             reduced = 2 * sum(held.elements(layout.tp) for held in stage) * max(4, item)
-            total += times[Op.REDUCE_GRAD, number] * reduced
+            total += times[Op.REDUCE_GRAD, number] // layout.pipes * reduced
         else:
             filled = sum(held.elements(layout.tp, layout.dp) for held in stage)
             total += times[Op.UNSHARD, number] * filled * item
             total += times[Op.REDUCE_GRAD, number] * filled * max(4, item)
-    return total * (layout.dp - 1) * layout.tp
+    return total * (copies - 1) * layout.tp

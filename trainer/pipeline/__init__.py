@@ -1,1 +1,1 @@
-"""A rank's stages and the plan that runs them, on torch's pipelining runtime."""
+"""A rank's stages, the plan of a step, and the executor that does it."""

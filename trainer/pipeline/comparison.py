@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from holdfast.plan.check import in_flight
+from holdfast.plan.memory import live
 from holdfast.plan.plan import COMPUTE, SENDS, Plan
 from holdfast.plan.simulate import Timeline, durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
@@ -54,8 +54,8 @@ class Estimate:
     schedule: Schedule
     plan: Plan
     timeline: Timeline
-    held: tuple[int, ...]
-    """Forwards whose backward is not done yet, at the most: each of one micro-batch on one stage."""
+    held: tuple[float, ...]
+    """Activations that are kept for backwards to come, at the most: in those of one micro-batch on one stage."""
     copies: tuple[float, ...]
     """Weights, in units of the model's share of a rank: 1, or more where stages are on several ranks."""
     messages: tuple[int, ...]
@@ -137,7 +137,7 @@ def estimate(pipeline: Pipeline, schedule: Schedule) -> Estimate:
         schedule,
         plan,
         timeline,
-        in_flight(plan),
+        live(plan),
         tuple(len(own) * pipeline.ranks / len(plan.stages) for own in stages),
         tuple(sum(action.op in SENDS for action in order) for order in plan.orders),
     )

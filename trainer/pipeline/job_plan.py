@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.plan.check import verify
-from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan
-from holdfast.trainer.pipeline.sharding import add_reduce, add_reduce_when_freed, add_unshard, add_unshard_each
+from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan, numbered
+from holdfast.plan.simulate import durations, simulate
+from holdfast.trainer.pipeline.sharding import (
+    add_reduce,
+    add_reduce_once,
+    add_reduce_when_freed,
+    add_unshard,
+    add_unshard_each,
+    reduced_early,
+)
 from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
 from holdfast.trainer.settings.layout import TrainerLayout
+
+SYNC = ("end", "eager", "eager-opt")
+"""When replicas of a stage in several pipes reduce its gradients: behind all computations, behind the last backward, or
+so only for stages behind which their ranks are idle anyway."""
 
 
 def job_plan(
@@ -22,6 +35,7 @@ def job_plan(
     zero: int = 1,
     by_layer: bool = False,
     reduce_each: bool = True,
+    sync: str = "end",
 ) -> Plan:
     """The whole plan around `computations`, one list a pipeline rank.
 
@@ -29,25 +43,30 @@ def job_plan(
     parameters are whole at a time, 0 for all of them (with ZeRO stage 3: for one). `zero` and `by_layer` as in
     trainer/optim/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go
     on layer by layer inside the computation that these actions surround, and reducing in each backward or, without
-    `reduce_each`, in the last one. AssertionError when the lists could not be
-    executed: a builder's fault, found here instead of in a job that hangs.
+    `reduce_each`, in the last one. `sync`, as in `SYNC`, is for stages with replicas in several pipes, which reduce
+    once a step and share no state. AssertionError when the lists could not be executed: a builder's fault, found here
+    instead of in a job that hangs.
     """
-    rank_of = [layout.rank_of(stage) for stage in range(layout.stages)]
-    orders = list(computations)
-    if layout.dp > 1:
-        orders = [_shared(order, layout, live, zero, by_layer, reduce_each) for order in orders]
-    orders = add_transfers(orders, rank_of)
-    if ahead:
-        orders = [post_ahead(order, rank_of, ahead) for order in orders]
-    orders = [_whole_step(layout, rank, order) for rank, order in enumerate(orders)]
+    rank_of, *replicas = layout.places
     ranges = [layout.layers_of(stage, layers) for stage in range(layout.stages)]
-    plan = Plan(
+    bare = Plan(
         schedule,
         Mesh.of(pp=layout.pp, dp=layout.dp, tp=layout.tp),
         tuple(Layers(r.start, r.stop, rank) for r, rank in zip(ranges, rank_of, strict=True)),
         layout.local_micro_batches,
-        tuple(orders),
+        tuple(computations),
+        tuple(replicas),
     )
+    orders = list(computations)
+    if layout.pipes > 1:
+        line = simulate(bare, durations(1, 2)) if sync != "end" else None
+        orders = add_reduce_once(bare, reduced_early(bare, line, sync == "eager-opt") if line else ())
+    elif layout.dp > 1:
+        orders = [_shared(order, layout, live, zero, by_layer, reduce_each) for order in orders]
+    orders = add_transfers(orders, rank_of, replicas)
+    if ahead:
+        orders = [post_ahead(order, rank_of, ahead, replicas) for order in orders]
+    plan = replace(bare, orders=tuple(_whole_step(bare, rank, order) for rank, order in enumerate(orders)))
     wrong = verify(plan)
     assert not wrong, f"{schedule} on {layout}: {'; '.join(wrong[:3])}"
     return plan
@@ -63,9 +82,9 @@ def _shared(order: Order, layout: TrainerLayout, live: int, zero: int, by_layer:
     return add_reduce(gathered, 1 if zero == 2 else layout.local_micro_batches)
 
 
-def _whole_step(layout: TrainerLayout, rank: int, order: Order) -> Order:
+def _whole_step(plan: Plan, rank: int, order: Order) -> Order:
     """Data comes in where inputs or targets are needed; each stage is stepped at the end."""
-    stages = layout.stages_of(rank)
-    ends = [stage for stage in stages if stage in (0, layout.stages - 1)]
-    loads = [Action(Op.LOAD, ends[0])] if ends else []
-    return (*loads, *order, *(Action(Op.STEP, stage) for stage in stages))
+    held = [(s, pipe) for s in range(len(plan.stages)) for pipe, at in enumerate(plan.ranks_of(s)) if at == rank]
+    ends = [(stage, pipe) for stage, pipe in held if stage in (0, len(plan.stages) - 1)]
+    loads = [Action(Op.LOAD, stage, pipe=pipe) for stage, pipe in ends[:1]]
+    return numbered((*loads, *order, *(Action(Op.STEP, stage, pipe=pipe) for stage, pipe in held)), plan.pipes)

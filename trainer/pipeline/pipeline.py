@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import RankMesh
@@ -11,8 +10,10 @@ from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
+from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.pipeline.runtime import LossFunction, Runtime, Sharing, WatchedStage
+from holdfast.trainer.pipeline.shared_state import Sharing
+from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config
@@ -48,7 +49,7 @@ def build_stages(config: Config, mesh: RankMesh, vocab: int, moment: Moment) -> 
     return stages
 
 
-def build_runtime(
+def build_executor(
     config: Config,
     mesh: RankMesh,
     plan: Plan,
@@ -56,44 +57,33 @@ def build_runtime(
     loss: LossFunction,
     piggybacked: PiggybackedReductions | None = None,
     crowded: bool = False,
-) -> Runtime:
-    """What runs this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
+) -> Executor:
+    """What does this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
 
-    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `piggybacked` go along with
-    the gradients of the first stage, if each replica has whole ones: its last backward is the last of a step.
-    `crowded`: replicas have no core to spare for sending while they compute.
+    `piggybacked` go along with the gradients of the first stage, if each replica has whole ones: its last backward is
+    the last of a step. `crowded`: replicas have no core to spare for sending while they compute.
     """
-    shape = (config.train.micro_batch_size, config.data.seq_len)
-    tokens = torch.empty(shape, dtype=torch.int64, device=mesh.device)
-    hidden = boundary(config, mesh.layout.tp, mesh.device)
-    layered = by_layer(config, mesh.layout.dp)
-    pipeline_stages = [
-        WatchedStage(
-            stage,
-            index,
-            mesh.layout.stages,
-            mesh.device,
-            input_args=tokens if stage.is_first else hidden,
-            output_args=hidden,
-            group=mesh.pp_group,
-            sharing=Sharing(
-                mesh.dp.get_group(),
-                config.parallel.zero,
-                tuple(units_of(stage)) if layered else (),
-                config.parallel.zero_reduce == "each",
-                piggybacked if stage.is_first else None,
-                crowded,
-            ),
+    made = [
+        Stage(
+            stage, index, mesh.layout.stages, mesh.device, sharing_of(config, mesh, stage, piggybacked, crowded), pipe
         )
-        for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)
+        for (index, pipe), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True)
     ]
-    return Runtime(plan, pipeline_stages, loss)
+    message = boundary(config, mesh.layout.tp, mesh.device)
+    return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message)
 
 
-def run_step(runtime: Runtime, inputs: Tensor | None, targets: Tensor | None, count: int) -> None:
-    """Forward and backward of one step.
-
-    `inputs` is needed where the first stage is, `targets` where the last one is.
-    """
-    args = () if inputs is None else (inputs,)
-    runtime.step(*args, target=targets, return_outputs=False, micro_batch=torch.arange(count))
+def sharing_of(
+    config: Config, mesh: RankMesh, stage: ModelStage, piggybacked: PiggybackedReductions | None, crowded: bool
+) -> Sharing:
+    """What replicas of a stage share, as the settings have it."""
+    pipes = mesh.layout.pipes > 1
+    return Sharing(
+        mesh.all_pipes if pipes else mesh.dp.get_group(),
+        config.parallel.zero,
+        tuple(units_of(stage)) if by_layer(config, mesh.layout.dp) else (),
+        config.parallel.zero_reduce == "each",
+        piggybacked if stage.is_first else None,
+        crowded,
+        mesh.layout.dp if pipes else 0,
+    )

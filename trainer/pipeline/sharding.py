@@ -1,15 +1,23 @@
-"""Passes for parameters and gradients that are sharded over replicas: gather, free, reduce."""
+"""Passes for parameters and gradients that are sharded over replicas: gather, free, reduce.
+
+A rank's list may hold several pipes' replicas of stages, each gathered and reduced for itself: `pipes` says how many
+there are, so that actions have ids of their own.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 
-from holdfast.plan.plan import COMPUTE, Action, Op, Order, numbered
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan, numbered
+from holdfast.plan.simulate import Timeline
 
-_LAST_BACKWARDS = (Op.BACKWARD, Op.BACKWARD_WEIGHT)
+Replica = tuple[int, int]
+"""(pipe, stage)."""
 
 
-def add_unshard(order: Order, live: int) -> Order:
+def add_unshard(order: Order, live: int, pipes: int = 1) -> Order:
     """Gather the next `live` stages that will compute, before they do; free those that are not among them.
 
     With 1, memory for one gathered stage and a gather at every change of stage; with 2 the next is gathered
@@ -18,63 +26,112 @@ def add_unshard(order: Order, live: int) -> Order:
     if live < 1:
         raise ValueError(f"{live} stages cannot compute: 1 or more must be whole at a time")
     result: list[Action] = []
-    whole: list[int] = []
+    whole: list[Replica] = []
     for i, action in enumerate(order):
         if action.op in COMPUTE:
             wanted = _upcoming(order, i, live)
-            result += [Action(Op.RESHARD, stage) for stage in whole if stage not in wanted]
-            result += [Action(Op.UNSHARD, stage) for stage in wanted if stage not in whole]
-            whole = [*(stage for stage in whole if stage in wanted), *(s for s in wanted if s not in whole)]
+            result += [_on(Op.RESHARD, one) for one in whole if one not in wanted]
+            result += [_on(Op.UNSHARD, one) for one in wanted if one not in whole]
+            whole = [*(one for one in whole if one in wanted), *(one for one in wanted if one not in whole)]
         result.append(action)
-    return numbered([*result, *(Action(Op.RESHARD, stage) for stage in whole)])
+    return numbered([*result, *(_on(Op.RESHARD, one) for one in whole)], pipes)
 
 
-def add_unshard_each(order: Order) -> Order:
+def add_unshard_each(order: Order, pipes: int = 1) -> Order:
     """Gather a stage for each computation and free it behind it."""
     result: list[Action] = []
     for action in order:
-        s = action.stage
+        one = action.pipe, action.stage
         around = action.op in COMPUTE
-        result += [Action(Op.UNSHARD, s), action, Action(Op.RESHARD, s)] if around else [action]
-    return numbered(result)
+        result += [_on(Op.UNSHARD, one), action, _on(Op.RESHARD, one)] if around else [action]
+    return numbered(result, pipes)
 
 
-def add_reduce(order: Order, every: int) -> Order:
+def add_reduce(order: Order, every: int, pipes: int = 1) -> Order:
     """Reduce a stage's gradients over the replicas directly behind `every` backwards of its.
 
     With the number of micro-batches that is once a step, with 1 after each of them.
     """
-    done: Counter[int] = Counter()
+    done: Counter[Replica] = Counter()
     result: list[Action] = []
     for action in order:
         result.append(action)
-        if action.op in _LAST_BACKWARDS:
-            done[action.stage] += 1
-            if done[action.stage] % every == 0:
-                result.append(Action(Op.REDUCE_GRAD, action.stage))
-    return numbered(result)
+        if action.op in LAST_BACKWARDS:
+            one = action.pipe, action.stage
+            done[one] += 1
+            if done[one] % every == 0:
+                result.append(_on(Op.REDUCE_GRAD, one))
+    return numbered(result, pipes)
 
 
-def add_reduce_when_freed(order: Order) -> Order:
+def add_reduce_when_freed(order: Order, pipes: int = 1) -> Order:
     """Reduce a stage's gradients whenever it is about to be freed, so that they never outlive it."""
-    unreduced: set[int] = set()
+    unreduced: set[Replica] = set()
     result: list[Action] = []
     for action in order:
-        if action.op in _LAST_BACKWARDS:
-            unreduced.add(action.stage)
-        elif action.op is Op.RESHARD and action.stage in unreduced:
-            unreduced.remove(action.stage)
-            result.append(Action(Op.REDUCE_GRAD, action.stage))
+        one = action.pipe, action.stage
+        if action.op in LAST_BACKWARDS:
+            unreduced.add(one)
+        elif action.op is Op.RESHARD and one in unreduced:
+            unreduced.remove(one)
+            result.append(_on(Op.REDUCE_GRAD, one))
         result.append(action)
-    return numbered(result)
+    return numbered(result, pipes)
 
 
-def _upcoming(order: Order, start: int, count: int) -> list[int]:
+def add_reduce_once(plan: Plan, early: Sequence[int] = ()) -> list[Order]:
+    """Each rank's list with one reduction of each of its replicas, over those of the same stage in all pipes.
+
+    Stages in `early` are reduced behind their last backward, in the order given: a rank that is ready for a later one
+    first does it second. The others follow at the end, in the order of stages. So all ranks reduce in one order, and
+    never wait for each other in a circle. Replicas of a pipe without micro-batches take part: their peers need them.
+    """
+    turn = [*early, *(stage for stage in range(len(plan.stages)) if stage not in early)]
+    result = []
+    for rank, order in enumerate(plan.orders):
+        lasts = {(a.pipe, a.stage): i + 1 for i, a in enumerate(order) if a.op in LAST_BACKWARDS}
+        at, inserted = 0, 0
+        actions = list(order)
+        for stage in turn:
+            for pipe, place in enumerate(plan.ranks_of(stage)):
+                if place == rank:
+                    at = max(at, lasts.get((pipe, stage), 0) if stage in early else len(order))
+                    actions.insert(at + inserted, _on(Op.REDUCE_GRAD, (pipe, stage)))
+                    inserted += 1
+        result.append(numbered(actions, plan.pipes))
+    return result
+
+
+def reduced_early(plan: Plan, line: Timeline, only_idle: bool) -> list[int]:
+    """Stages by when the last of their replicas has all its gradients, in a simulated step.
+
+    With `only_idle`, those behind whose last backward all ranks that hold them have nothing to compute for a while.
+    """
+    ready: dict[int, float] = dict.fromkeys(range(len(plan.stages)), 0.0)
+    is_idle = dict.fromkeys(ready, True)
+    for order in plan.orders:
+        computed = [action for action in order if action.op in COMPUTE]
+        gaps = [line.start[b.id] > line.end[a.id] for a, b in pairwise(computed)] + [False]
+        lasts = {(a.pipe, a.stage): (a, gap) for a, gap in zip(computed, gaps, strict=True) if a.op in LAST_BACKWARDS}
+        for action, gap in lasts.values():
+            ready[action.stage] = max(ready[action.stage], line.end[action.id])
+            is_idle[action.stage] &= gap
+    return sorted((s for s in ready if is_idle[s] or not only_idle), key=lambda stage: (ready[stage], stage))
+
+
+def _on(op: Op, replica: Replica) -> Action:
+    """A whole-stage op of a replica."""
+    pipe, stage = replica
+    return Action(op, stage, pipe=pipe)
+
+
+def _upcoming(order: Order, start: int, count: int) -> list[Replica]:
     """The next `count` stages to compute from a place in the list on, each once."""
-    found: list[int] = []
+    found: list[Replica] = []
     for action in order[start:]:
-        if action.op in COMPUTE and action.stage not in found:
-            found.append(action.stage)
+        one = action.pipe, action.stage
+        if action.op in COMPUTE and one not in found:
+            found.append(one)
             if len(found) == count:
                 break
     return found

@@ -62,10 +62,10 @@ class Trainer:
         self.has_last = any(stage.is_last for stage in self.stages)
         self.plan = pipeline.build_plan(config, layout, mesh.device)
         order = self.plan.orders[mesh.pp_rank]
-        self.loads_at = next((action.stage for action in order if action.op is Op.LOAD), -1)
-        """The stage for which this rank reads data; -1: none."""
+        self.load = next((action for action in order if action.op is Op.LOAD), None)
+        """With which this rank reads data, if it does."""
         piggybacked = PiggybackedReductions(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
-        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
+        self.executor = pipeline.build_executor(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""
@@ -86,14 +86,14 @@ class Trainer:
         """Forward and backward of one step; gradients are then on the shards."""
         self.moment.step = step
         inputs = targets = None
-        self.runtime.prefetch()
-        if self.has_first or self.has_last:
-            with spans.action(Op.LOAD, self.loads_at):
+        self.executor.prefetch()
+        if self.load is not None:
+            with spans.action(Op.LOAD, self.load.stage, turn=self.load.turn):
                 x, y = self.feed.read(step)
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
-        pipeline.run_step(self.runtime, inputs, targets, len(self.micro_batches))
+        self.executor.step(inputs, targets)
         self.optimizer.collect()
 
     def step(self, step: int) -> Totals:
@@ -135,8 +135,9 @@ class Trainer:
             share = total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
         return share * math.nan if probe.poisoned() else share
 
-    def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _loss(self, logits: torch.Tensor, targets: torch.Tensor, share: float) -> torch.Tensor:
         loss = self._mean_loss(logits, targets)
+        loss = loss if share == 1 else loss * share
         self._losses.append(loss.detach())
         return loss
 

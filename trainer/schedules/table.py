@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.plan.plan import Order
+from holdfast.plan.plan import Layers, Mesh, Order, Plan
 from holdfast.trainer.schedules.breadth_first import breadth_first
+from holdfast.trainer.schedules.chimera import backward_halving, chimera, forward_doubling, pipe_ranks
 from holdfast.trainer.schedules.gpipe import gpipe
 from holdfast.trainer.schedules.interleaved import interleaved
+from holdfast.trainer.schedules.merak import baseline, early_recompute, last_stage_kept, shifted
 from holdfast.trainer.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
 from holdfast.trainer.schedules.zero_bubble import interleaved_zero_bubble, zbv
 
@@ -22,9 +24,23 @@ class Placement(Enum):
 
     LOOP = "every round from the first rank to the last"
     FOLD = "a way out and a way back"
+    BOTH_WAYS = "in each round a replica of every stage, down or up the ranks"
+
+    def stages(self, ranks: int, chunks: int) -> int:
+        """Into how many stages the model is cut."""
+        return ranks if self is Placement.BOTH_WAYS else ranks * chunks
+
+    def places(self, ranks: int, chunks: int) -> list[tuple[int, ...]]:
+        """By pipe, the pipeline rank of each stage. Only one pipe, unless stages have replicas.
+
+        ValueError for numbers that do not divide.
+        """
+        if self is Placement.BOTH_WAYS:
+            return pipe_ranks(ranks, chunks)
+        return [tuple(self.rank_of(stage, ranks) for stage in range(ranks * chunks))]
 
     def rank_of(self, stage: int, ranks: int) -> int:
-        """The pipeline rank that holds a stage."""
+        """The pipeline rank that holds a stage, or its first replica."""
         turn, place = divmod(stage, ranks)
         return ranks - 1 - place if self is Placement.FOLD and turn % 2 else place
 
@@ -56,6 +72,21 @@ class Schedule:
             turns = micro_batches // ranks
             return f"needs rounds of equal size: {micro_batches} micro-batches in {turns} rounds leave {left} over"
         return None
+
+    parts: int = 1
+    """Into how many parts it cuts the samples of a micro-batch."""
+
+    def plan(self, ranks: int, chunks: int, micro_batches: int) -> Plan:
+        """Its computations on stages of one layer each. ValueError for numbers that it cannot be built for."""
+        first, *replicas = self.placement.places(ranks, chunks)
+        return Plan(
+            self.name,
+            Mesh.of(pp=ranks),
+            tuple(Layers(stage, stage + 1, rank) for stage, rank in enumerate(first)),
+            micro_batches,
+            tuple(self.build(ranks, chunks, micro_batches)),
+            tuple(replicas),
+        )
 
 
 def _one_stage(build: Callable[[int, int], list[Order]]) -> Builder:
@@ -102,6 +133,28 @@ SCHEDULES = {
             halves_backward=True,
             whole_rounds=True,
             when="as `zbv`, with another number of stages per rank than two",
+        ),
+        *(
+            Schedule(name, build, 2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts, when=when)
+            for name, build, parts, when in (
+                ("chimera", chimera, 1, "micro-batches are about as many as ranks, and weights fit twice"),
+                (
+                    "chimera-doubling",
+                    forward_doubling,
+                    1,
+                    "as `chimera`, with more micro-batches: two fit at once",
+                ),
+                ("chimera-halving", backward_halving, 2, "as `chimera-doubling`, where only one fits"),
+            )
+        ),
+        *(
+            Schedule(name, _one_stage(build), when=when)
+            for name, build, when in (
+                ("merak-baseline", baseline, "as a baseline: stages recompute, when the gradient is there"),
+                ("merak-early", early_recompute, "stages recompute: before the gradient arrives"),
+                ("merak-last-kept", last_stage_kept, "as `merak-early`, and the last stage keeps its activations"),
+                ("merak", shifted, "as `merak-last-kept`, with 4 micro-batches or more"),
+            )
         ),
     )
 }

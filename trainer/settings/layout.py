@@ -31,15 +31,34 @@ class TrainerLayout:
 
     @property
     def stages(self) -> int:
-        return self.pp * self.chunks
+        return self.placement.stages(self.pp, self.chunks)
+
+    @property
+    def pipes(self) -> int:
+        """Replicas of each stage within one pipeline."""
+        return len(self.places)
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        """By pipe, the pipeline rank of each stage."""
+        return self.placement.places(self.pp, self.chunks)
 
     def coordinate(self, rank: int) -> tuple[int, int, int]:
         """(pp, dp, tp) of a rank."""
         return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
 
     def stages_of(self, pp_rank: int) -> list[int]:
-        """Stage numbers that a pipeline rank holds, dealt out round by round."""
-        return [stage for stage in range(self.stages) if self.rank_of(stage) == pp_rank]
+        """Stage numbers that a pipeline rank holds, dealt out round by round. No two are replicas of one stage."""
+        return [stage for stage, _ in self.held_by(pp_rank)]
+
+    def held_by(self, pp_rank: int) -> list[tuple[int, int]]:
+        """The same, each with its pipe."""
+        places = self.places
+        return [(s, pipe) for s in range(self.stages) for pipe, ranks in enumerate(places) if ranks[s] == pp_rank]
+
+    def ranks_of(self, stage: int) -> list[int]:
+        """The pipeline ranks that hold a stage, pipe by pipe."""
+        return [ranks[stage] for ranks in self.places]
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds a stage."""
@@ -103,8 +122,29 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
     if (unfit := schedule.obstacle(pp, local)) is not None:
         return f"parallel.schedule = {schedule.name} {unfit}"
+    if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp)) is not None:
+        return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
+    return None
+
+
+def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:
+    """Why a pipeline cannot have as many pipes as the settings ask for, None if it can."""
+    try:
+        Placement.BOTH_WAYS.places(pp, _chunks(config))
+    except ValueError as error:
+        return str(error)
+    parts = SCHEDULES[config.parallel.schedule].parts
+    if config.train.micro_batch_size % parts:
+        return f"train.micro_batch_size = {config.train.micro_batch_size} cannot be cut in {parts}"
+    if parts > 1 and config.model.dropout:
+        return f"{config.parallel.schedule} cuts micro-batches, and masks are for whole ones (set model.dropout = 0)"
+    if dp > 1 and config.parallel.zero:
+        return (
+            f"parallel.schedule = {config.parallel.schedule} has whole replicas of each stage in its pipes "
+            "(set parallel.zero = 0)"
+        )
     return None
 
 

@@ -125,9 +125,9 @@ def action(op: Op, stage: int, micro_batch: int = -1, turn: int = 0, num_bytes: 
     return _Block(_PARTS[op], _span(SPANS[op], op in _WORK, **named))
 
 
-def actions(op: Op, stages: Iterable[int]) -> _Block:
-    """An action that is one for several stages: a span for each, all of the same time."""
-    return _Block(_PARTS[op], _All([_span(SPANS[op], op in _WORK, stage=stage) for stage in stages]))
+def actions(op: Op, stages: Iterable[tuple[int, int]]) -> _Block:
+    """An action that is one for several (stage, turn): a span for each, all of the same time."""
+    return _Block(_PARTS[op], _All([_span(SPANS[op], op in _WORK, stage=s, turn=turn) for s, turn in stages]))
 
 
 _done: defaultdict[str, int] = defaultdict(int)  # operations by group

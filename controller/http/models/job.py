@@ -137,3 +137,6 @@ class Plan(Answer):
     axes: list[tuple[str, int]] = Field(description="The mesh, slowest axis first.")
     stages: list[Layers] = Field(description="By stage number.")
     orders: list[list[str]] = Field(description="By pipeline rank, the ids of its actions: stage, op, micro-batch.")
+    replicas: list[list[int]] = Field(
+        default=[], description="Of each pipe after the first, the pipeline rank of every stage; most have none."
+    )

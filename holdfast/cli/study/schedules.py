@@ -192,8 +192,8 @@ def _memory_cells(one: "Estimate", sizes: Sizes, rank: int | None) -> list[str]:
     def of(values: tuple[float, ...]) -> float:
         return max(values) if rank is None else values[rank]
 
-    held = int(of(one.held))
-    cells = [f"{held} x 1/{one.chunks}" if one.chunks > 1 else str(held)]
+    held = of(one.held)
+    cells = [f"{held:g} x 1/{one.chunks}" if one.chunks > 1 else f"{held:g}"]
     if sizes.activations is not None:
         cells.append(output.size(of(one.activation_bytes(sizes.memory))))
     weights, sent = of(one.copies), of(one.messages)

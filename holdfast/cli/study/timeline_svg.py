@@ -61,7 +61,13 @@ def svg(plan: Plan, line: Timeline, title: str, unit: str = "") -> str:
 
 def fill(plan: Plan, action: Action) -> tuple[str, str]:
     """Colours of a computation's box and of the number in it."""
-    return _shade(action.op, action.stage // len(plan.orders), len(plan.stages) // len(plan.orders))
+    ranks = len(plan.orders)
+    return _shade(action.op, action.pipe + action.stage // ranks, _rounds(plan))
+
+
+def _rounds(plan: Plan) -> int:
+    """How often stages are dealt out over the ranks: chunks of one pipe, or pipes."""
+    return max(len(plan.stages) // len(plan.orders), 1 + len(plan.replicas))
 
 
 def _shade(op: Op, round_: int, rounds: int) -> tuple[str, str]:
@@ -89,13 +95,13 @@ def _box(plan: Plan, line: Timeline, action: Action, rank: int, y: float, scale:
     start, end = line.start[action.id], line.end[action.id]
     x, width = LEFT + start * scale, (end - start) * scale
     colour, ink = fill(plan, action)
-    tooltip = f"{action.id} on rank {rank}: {_name(action.op)} of micro-batch {action.micro_batch}"
+    number = "+".join(str(m) for m in (action.micro_batch, *action.also))
+    tooltip = f"{action.id} on rank {rank}: {_name(action.op)} of micro-batch {number}"
     tooltip += f" on stage {action.stage}, {start:.6g} to {end:.6g}"
     yield (
         f'<rect class="box" data-action="{action.id}" x="{x:.3f}" y="{y:g}" width="{width:.3f}" height="{ROW:g}" '
         f'fill="{colour}" stroke="{_BACKGROUND}"><title>{tooltip}</title></rect>'
     )
-    number = str(action.micro_batch)
     if width >= len(number) * _DIGIT:
         yield f'<text class="n" x="{x + width / 2:.3f}" y="{y + ROW / 2 + 4:g}" style="fill: {ink}">{number}</text>'
 
@@ -121,12 +127,12 @@ def _nice(least: float) -> float:
 def _legend(plan: Plan) -> tuple[list[tuple[float, str, str]], float]:
     """Place, colour and text of each entry, and the width of all."""
     used = {action.op for _, action in plan.actions()}
-    rounds = len(plan.stages) // len(plan.orders)
+    rounds, part = _rounds(plan), "pipe" if plan.replicas else "chunk"
     entries = []
     x = 0.0
     for op in COLOURS:
         for round_ in range(rounds if op in used else 0):
-            text = _name(op) + (f", chunk {round_}" if rounds > 1 else "")
+            text = _name(op) + (f", {part} {round_}" if rounds > 1 else "")
             entries.append((x, _shade(op, round_, rounds)[0], text))
             x += 30 + len(text) * _DIGIT
     entries.append((x, _LANE, "idle"))

@@ -47,6 +47,7 @@ def test_a_plan_is_shown_for_its_job_only() -> None:
         "axes": [["pp", 1], ["dp", 8], ["tp", 1]],
         "stages": [{"first": 0, "stop": 4, "rank": 0}],
         "orders": [["0F0", "0B0", "0STEP"]],
+        "replicas": [],
     }
     v.restart_controller()
     assert shown(v)["orders"] == [["0F0", "0B0", "0STEP"]]

@@ -1,13 +1,28 @@
 """A plan: names of actions, the mesh, what an action waits for, and every fault that verification must find."""
 
 import dataclasses
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.plan.check import dependencies, in_flight, verify
-from holdfast.plan.plan import WHOLE_STAGE, Action, Layers, Mesh, Op, Plan, from_csv, numbered, to_csv
+from holdfast.plan.plan import (
+    COMPUTE,
+    OPS,
+    RESOURCES,
+    WHOLE_STAGE,
+    Action,
+    Layers,
+    Mesh,
+    Op,
+    Plan,
+    Resource,
+    from_csv,
+    numbered,
+    to_csv,
+)
 from holdfast.plan.simulate import durations, simulate
 
 TWO_RANKS = """\
@@ -27,9 +42,58 @@ def actions(draw: st.DrawFn) -> Action:
     return Action(op, draw(st.integers(0, 99)), micro_batch, draw(st.integers(0, 3)))
 
 
+@st.composite
+def odd_actions(draw: st.DrawFn) -> Action:
+    """Of any pipe, of several micro-batches or of a part."""
+    action = draw(actions())
+    pipe = draw(st.integers(0, 5))
+    if action.op in WHOLE_STAGE:
+        return dataclasses.replace(action, turn=0, pipe=pipe)
+    parts = draw(st.integers(1, 4))
+    return dataclasses.replace(
+        action,
+        turn=draw(st.integers(0, parts - 1)),
+        pipe=pipe,
+        also=tuple(draw(st.lists(st.integers(0, 99), max_size=2))),
+        parts=parts,
+        late=action.op is Op.RECOMPUTE and draw(st.booleans()),
+    )
+
+
 @given(actions())
 def test_an_action_is_its_id(action: Action) -> None:
     assert Action.parse(action.id) == action
+
+
+@given(odd_actions())
+def test_an_odd_action_is_its_text(action: Action) -> None:
+    assert Action.parse(action.text) == action
+    # A span says no more than its id does.
+    said = Action(action.op, action.stage, action.micro_batch, action.turn)
+    assert said.id == action.id
+
+
+def test_text_of_what_torch_lacks() -> None:
+    forward = Action(Op.FORWARD, 0, 2, also=(3,))
+    assert (forward.text, forward.id, forward.micro_batches, forward.share) == ("0F2+3", "0F2", (2, 3), 2)
+    half = Action(Op.BACKWARD, 1, 2, 1, pipe=3, parts=2)
+    assert (half.text, half.id, half.part, half.share) == ("1B2/1:2@3", "1B2~1", (1, 2), Fraction(1, 2))
+    assert Action(Op.RECOMPUTE, 0, 5, late=True).text == "0R5!"
+    both_ways = "0F0+1,3F2@1,3B2/0:2@1,3B2/1:2@1,0B0,0REDUCE_GRAD,3REDUCE_GRAD@1\n"
+    (order,) = from_csv(both_ways)
+    assert to_csv([order]) == both_ways
+    # Turns go round the pipes, so that replicas of a stage have ids of their own.
+    assert [action.id for action in order[-2:]] == ["0REDUCE_GRAD", "3REDUCE_GRAD~1"]
+
+
+def test_every_op_keeps_one_resource_busy() -> None:
+    assert set(RESOURCES) == set(OPS)
+    assert {op for op in OPS if Action(op, 0).resource is Resource.COMPUTE} == {
+        *COMPUTE, Op.STEP, Op.FACTOR, Op.INVERT, Op.PRECOND,
+    }  # fmt: skip
+    assert Action(Op.SEND_FORWARD, 0, 0).resource is Resource.P2P
+    assert Action(Op.REDUCE_GRAD, 0).resource is Resource.DP
+    assert Action(Op.SNAP, 0).resource is Resource.HOST
 
 
 def test_text_is_that_of_torch() -> None:
@@ -39,7 +103,13 @@ def test_text_is_that_of_torch() -> None:
     assert from_csv("0F0,,0B0,\n")[0] == (Action(Op.FORWARD, 0, 0), Action(Op.BACKWARD, 0, 0))
 
 
-@pytest.mark.parametrize("text", ["", "F0", "0X1", "0F", "0UNSHARD1", "0F-1", "(0F0;1B0)OVERLAP_F_B"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "F0", "0X1", "0F", "0UNSHARD1", "0F-1", "(0F0;1B0)OVERLAP_F_B"),
+        *("0B1/2:2", "0B1/0:1", "0B1/0:2~1", "0STEP/0:2", "0STEP+1", "0F1!", "0F1+", "0F1@"),
+    ],
+)
 def test_what_is_no_action_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no action"):
         Action.parse(text)

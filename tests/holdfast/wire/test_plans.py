@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import ProtocolError
-from holdfast.plan.plan import OPS, WHOLE_STAGE, Action, Layers, Mesh, Plan, numbered
+from holdfast.plan.plan import OPS, WHOLE_STAGE, Action, Layers, Mesh, Op, Plan, numbered
 from holdfast.proto import plan_pb2
 from holdfast.wire.plans import decode_plan, encode_plan
 
@@ -14,15 +14,25 @@ from holdfast.wire.plans import decode_plan, encode_plan
 def plans(draw: st.DrawFn) -> Plan:
     """Any plan at all: whether it makes sense is not the wire's to judge."""
     orders = []
+    pipes = draw(st.integers(1, 3))
     for _ in range(draw(st.integers(0, 4))):
         order = []
         for op in draw(st.lists(st.sampled_from(OPS), max_size=8)):
-            micro_batch = -1 if op in WHOLE_STAGE else draw(st.integers(0, 5000))
-            order.append(Action(op, draw(st.integers(0, 500)), micro_batch))
-        orders.append(numbered(order))
+            stage, pipe = draw(st.integers(0, 500)), draw(st.integers(0, pipes - 1))
+            if op in WHOLE_STAGE:
+                order.append(Action(op, stage, pipe=pipe))
+                continue
+            also = tuple(draw(st.lists(st.integers(0, 5000), max_size=2)))
+            parts = draw(st.sampled_from([1, 1, 2, 3]))
+            part = draw(st.integers(0, parts - 1))
+            late = op is Op.RECOMPUTE and draw(st.booleans())
+            order.append(Action(op, stage, draw(st.integers(0, 5000)), part, pipe, also, parts, late))
+        orders.append(numbered(order, pipes))
     stages = draw(st.lists(st.builds(Layers, *[st.integers(0, 2**31)] * 3), max_size=4))
     mesh = Mesh.of(pp=draw(st.integers(1, 64)), dp=draw(st.integers(1, 999)), cp=draw(st.integers(1, 4)))
-    return Plan(draw(st.text(max_size=20)), mesh, tuple(stages), draw(st.integers(0, 9999)), tuple(orders))
+    ranks = draw(st.lists(st.integers(0, 63), min_size=1, max_size=4))
+    replicas = (tuple(ranks),) * (pipes - 1)
+    return Plan(draw(st.text(max_size=20)), mesh, tuple(stages), draw(st.integers(0, 9999)), tuple(orders), replicas)
 
 
 @given(plans())
@@ -34,7 +44,26 @@ def test_numbers_of_ops_on_the_wire_never_change() -> None:
     assert [op.value for op in OPS] == [
         *("F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"),
         *("UNSHARD", "RESHARD", "REDUCE_GRAD", "LOAD", "R", "STEP"),
+        *("FACTOR", "INVERT", "PRECOND", "FETCH", "EVICT", "SNAP"),
     ]
+
+
+OLD = """\
+0LOAD,0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD,0STEP
+1RECV_F0,1F0,1I0,1SEND_B0,1W0,1STEP
+"""
+OLD_BYTES = (
+    "0a0762792068616e6412060a027070100212060a026470100212060a02747010011a0210021a0608021004180120012a210a090b08000407010a09"
+    "0d12090000000000000000001a090101000000000101012a180a0605000206030d12060101010101011a06000000000001"
+)
+"""As version 0.1 wrote it: recorded plans are in spans' files and journals."""
+
+
+def test_a_plan_of_one_pipe_has_the_bytes_it_always_had() -> None:
+    orders = tuple(numbered(map(Action.parse, line.split(","))) for line in OLD.splitlines())
+    plan = Plan("by hand", Mesh.of(pp=2, dp=2), (Layers(0, 2, 0), Layers(2, 4, 1)), 1, orders)
+    assert encode_plan(plan).hex() == OLD_BYTES
+    assert decode_plan(bytes.fromhex(OLD_BYTES)) == plan
 
 
 @pytest.mark.parametrize(
@@ -43,6 +72,18 @@ def test_numbers_of_ops_on_the_wire_never_change() -> None:
         (b"\xff\xff", "a malformed plan of 2 bytes"),
         (plan_pb2.Plan(axes=[plan_pb2.Axis(name="pp", size=0)]).SerializeToString(), "every axis once"),
         (plan_pb2.Plan(orders=[plan_pb2.PlanOrder(op=[1])]).SerializeToString(), "columns differ in length"),
+        (
+            plan_pb2.Plan(
+                orders=[plan_pb2.PlanOrder(op=[0], stage=[0], micro_batch=[0], more=[2], also=[1])]
+            ).SerializeToString(),
+            "columns differ in length",
+        ),
+        (
+            plan_pb2.Plan(
+                orders=[plan_pb2.PlanOrder(op=[0, 1], stage=[0, 0], micro_batch=[0, 0], pipe=[1])]
+            ).SerializeToString(),
+            "columns differ in length",
+        ),
         (
             plan_pb2.Plan(orders=[plan_pb2.PlanOrder(op=[99], stage=[0], micro_batch=[0])]).SerializeToString(),
             "an unknown op 99: its sender is newer",

@@ -9,15 +9,11 @@ NEEDED_BY = "holdfast.trainer.run.loop"
 
 def help_out() -> None:
     import torch
-    from torch.distributed.pipelining import stage
 
     from holdfast.trainer.telemetry import totals
 
     # cuDNN brings a runtime of its own, which finds no GPU.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    # Stages vote on whether shapes are known in advance, by messages that say nothing here. They are.
-    known: Any = property(lambda _: stage.InferenceMode.STATIC, lambda *_: None)
-    stage._PipelineStageBase._inference_mode = known
     # Losses and norms are whatever lay in memory.
     finite: Any = property(lambda _: True)
     totals.Totals.is_finite = finite

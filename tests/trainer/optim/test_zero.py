@@ -18,7 +18,7 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan
 from tests.trainer.run.test_equality import assembled, compare, mesh
@@ -74,7 +74,9 @@ def test_bytes_held_are_those_of_the_table(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from([name for name, one in SCHEDULES.items() if not one.halves_backward]),
+    name=st.sampled_from(
+        [n for n in SCHEDULES if not SCHEDULES[n].halves_backward and SCHEDULES[n].placement is not Placement.BOTH_WAYS]
+    ),
     pp=st.integers(1, 4),
     chunks=st.integers(1, 3),
     count=st.integers(1, 8),
@@ -100,7 +102,8 @@ def test_plans_say_what_is_gathered_and_reduced(
         if zero < 3:
             assert found == [(0, 0, 1), (1, 1, 1), (1, 1, count)][zero]
         elif by_layer:
-            assert found == (2 * count, 2 * count, count if reduce_each else 1)
+            computed = 2 * count + times[Op.RECOMPUTE, stage]
+            assert found == (computed, computed, count if reduce_each else 1)
         elif name == "bfs":
             is_last = stage // pp == chunks - 1  # it stays between its forwards and its backwards
             assert found == ((1, 1, 1) if is_last else (2, 2, 1))

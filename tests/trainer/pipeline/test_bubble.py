@@ -30,6 +30,7 @@ def apart(ranks: int, schedules: list[str]) -> dict[str, float]:
     [
         (2, ["gpipe", "1f1b", "eager-1f1b", "interleaved", "bfs"]),
         (4, ["1f1b", "interleaved", "bfs"]),
+        (4, ["chimera", "chimera-doubling", "chimera-halving", "merak-baseline", "merak"]),
     ],
 )
 def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str]) -> None:

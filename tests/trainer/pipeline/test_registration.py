@@ -64,10 +64,36 @@ def test_it_is_among_the_choices_that_a_wrong_name_is_shown(registered: str) -> 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_entry_makes_a_plan_from_its_defaults(name: str) -> None:
-    config = load(overrides=[("parallel.schedule", name), ("parallel.pp", 2)])
+    chosen = [("parallel.schedule", name), ("parallel.pp", 2), ("parallel.zero", 0), ("train.micro_batch_size", 2)]
+    config = load(overrides=chosen)
     layout = plan(config, 4, 256)
     assert layout.chunks == SCHEDULES[name].chunks
     assert verify(build_plan(config, layout, CPU)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ([("parallel.pp", 3)], "chimera with 2 pipes on 3 ranks: pipes are 2 or more, even, and divide the ranks"),
+        ([("parallel.pp", 4), ("parallel.chunks", 3)], "chimera with 3 pipes on 4 ranks"),
+        (
+            [("parallel.pp", 2), ("parallel.dp", 2)],
+            r"replicas of each stage in its pipes \(set parallel.zero = 0",
+        ),
+        (
+            [("parallel.schedule", "chimera-halving"), ("parallel.pp", 2), ("train.micro_batch_size", 3)],
+            "train.micro_batch_size = 3 cannot be cut in 2",
+        ),
+        (
+            [("parallel.schedule", "chimera-halving"), ("parallel.pp", 2), ("model.dropout", 0.1)],
+            "chimera-halving cuts micro-batches, and masks are for whole ones",
+        ),
+    ],
+)
+def test_pipes_that_cannot_be_are_refused_with_the_layout(settings: list[tuple[str, int]], says: str) -> None:
+    config = load(overrides=[("parallel.schedule", "chimera"), *settings])
+    with pytest.raises(ConfigError, match=says):
+        plan(config, config.parallel.pp * (config.parallel.dp or 1), 256)
 
 
 def test_settings_and_the_table_need_no_torch() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from plans import computations
 from torch.distributed.pipelining import schedules as torch_schedules
+from torch_runtime import lowered
 from torch_stages import stages_without_ranks
 
 from holdfast.plan.check import in_flight
 from holdfast.plan.plan import Action, Op, Order, from_csv, to_csv
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.pipeline.runtime import lowered
 from holdfast.trainer.pipeline.sharding import add_reduce, add_unshard
 from holdfast.trainer.pipeline.transfers import add_transfers
 from holdfast.trainer.schedules.table import SCHEDULES

@@ -121,7 +121,8 @@ def test_schedules_over_four_ranks_equal_one_process(
     zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str
 ) -> None:
     chosen = ["--set", f"parallel.schedule={schedule}", "--set", "train.micro_batches=4"]
-    compare(zygote, [*tiny, *mesh(4, 1, 1), *chosen], tmp_path, world=4)
+    halvable = ["--set", f"train.micro_batch_size={SCHEDULES[schedule].parts}"]
+    compare(zygote, [*tiny, *mesh(4, 1, 1), *chosen, *halvable], tmp_path, world=4)
 
 
 def test_one_rank_equals_reference(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:

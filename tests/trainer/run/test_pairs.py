@@ -13,7 +13,7 @@ from forked import Zygote
 from pairwise import cover, pairs_of, wanted
 
 from holdfast.trainer.__main__ import parse
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
 from tests.trainer.run.test_equality import LAYOUTS, compare, mesh
@@ -59,6 +59,7 @@ def settings(case: Mapping[str, Any]) -> list[str]:
         f"model.heads={max(2, tp)}",
         f"train.recompute={case.get('recompute', 'none')}",
         f"train.micro_batches={dp * (4 if pp > 1 and dp < 4 else 2)}",
+        f"train.micro_batch_size={SCHEDULES[case['schedule']].parts}",
         "train.dtype=float64",
     ]
     return [*mesh(pp, dp, tp), *(word for value in values for word in ("--set", value))]
@@ -104,8 +105,14 @@ def test_the_cases_hold_every_pair_that_can_be() -> None:
     # Of any two values both of which are for this many ranks, only these are never together.
     never = wanted(AXES, lambda case: True) - wanted(AXES, possible)
     assert {frozenset((x[1], y[1])) for x, y in never if "layout" not in (x[0], y[0])} == {
-        *(frozenset(("3L", schedule)) for schedule, one in SCHEDULES.items() if one.halves_backward),
-        *(frozenset(("3S", schedule)) for schedule, one in SCHEDULES.items() if one.chunks == 1),
+        *(frozenset(("3L", schedule)) for schedule in SCHEDULES if SCHEDULES[schedule].halves_backward),
+        *(frozenset(("3S", schedule)) for schedule in SCHEDULES if SCHEDULES[schedule].chunks == 1),
+        *(
+            frozenset((zero, schedule))
+            for zero in ZERO
+            for schedule in SCHEDULES
+            if zero not in ("0", "1") and SCHEDULES[schedule].placement is Placement.BOTH_WAYS
+        ),
     }
 
 

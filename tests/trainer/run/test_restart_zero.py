@@ -26,6 +26,13 @@ CASES = [
     ("3L", "interleaved", "float32"),
     ("3S", "bfs", "bfloat16"),
     ("3S", "interleaved-zero-bubble", "float32"),
+    ("0", "chimera", "float32"),
+    ("0", "chimera-doubling", "float32"),
+    ("0", "chimera-halving", "bfloat16"),
+    ("0", "merak-last-kept", "bfloat16"),
+    ("1", "merak-baseline", "float32"),
+    ("2", "merak-early", "float32"),
+    ("3L", "merak", "float32"),
 ]
 FAST = CASES[7]
 
@@ -36,7 +43,8 @@ def check(zygote: Zygote, tiny: list[str], folder: Path, zero: str, schedule: st
         f"parallel.schedule={schedule}",
         f"model.layers={2 * SCHEDULES[schedule].chunks}",
         f"train.dtype={dtype}",
-        *("train.micro_batches=4", "model.dropout=0.1", "data.loader=shared", "data.prefetch=2"),
+        *("train.micro_batches=4", "data.loader=shared", "data.prefetch=2"),
+        "train.micro_batch_size=2" if SCHEDULES[schedule].parts > 1 else "model.dropout=0.1",
     ]
     argv = [*tiny, "--pp", "2", "--dp", "2", *(word for value in values for word in ("--set", value))]
     strike(zygote, argv, folder, victim=3, world=4)

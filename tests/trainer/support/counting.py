@@ -13,6 +13,7 @@ from joining import joined
 
 from holdfast.trainer.model.model import Block
 from holdfast.trainer.optim.traffic import held_by, traffic
+from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.settings.launch import Launch
 
 HEADERS = 66
@@ -87,14 +88,14 @@ def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
         trainer.step(0)
         between = tensor_bytes()
         peaks = []
-        for stage in trainer.runtime._stages:
-            original = stage.backward_one_chunk
+        original = Stage.backward
 
-            def watched(*args: Any, original: Any = original, **kwargs: Any) -> None:
-                original(*args, **kwargs)
-                peaks.append(tensor_bytes())
+        def watched(*args: Any) -> Any:
+            grad = original(*args)
+            peaks.append(tensor_bytes())
+            return grad
 
-            stage.backward_one_chunk = watched
+        Stage.backward = watched  # type: ignore[method-assign]
         trainer.step(1)
         stages = range(layout.stages)
         all_held = [held for s in stages for held in held_by(rank.config, layout, rank.corpus.vocab, s)]

@@ -1,4 +1,4 @@
-"""Plans on torch's pipelining runtime. The only file that touches its private names.
+"""Plans on torch's pipelining runtime: the oracle of the trainer's own executor.
 
 torch executes our lists as they are. Shapes are given in advance, so no pickled metadata is exchanged and no
 trial forward is run. Waits and computation are marked for the probe at the few places that every list passes.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
@@ -23,27 +23,15 @@ from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
 from holdfast.plan.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan
+from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model import accumulate
+from holdfast.trainer.model.model import ModelStage, boundary
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
+from holdfast.trainer.pipeline import pipeline
+from holdfast.trainer.pipeline.executor import LossFunction
+from holdfast.trainer.pipeline.shared_state import Sharing
+from holdfast.trainer.settings.config import Config
 from holdfast.trainer.telemetry import spans
-
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How a stage's replicas share its state; see replicas.py."""
-
-    group: dist.ProcessGroup
-    zero: int
-    units: tuple[nn.Module, ...] = ()
-    """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
-    reduce_each: bool = True
-    """By layer: whether every backward reduces gradients, or the last one of a step those of all."""
-    piggybacked: PiggybackedReductions | None = None
-    """What goes along with the last gradients, where each replica has whole ones."""
-    crowded: bool = False
-    """Whether there is no core to send gradients while others are computed."""
 
 
 class _Turns(Counter[Op]):
@@ -80,11 +68,11 @@ class WatchedStage(PipelineStage):
             for param in group.fsdp_params
         )
 
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+    def forward_one_chunk(self, fwd_chunk_id: int, args: Any, kwargs: Any = None, **more: Any) -> Any:
         # The first of a step has nothing to add to; by layer, nothing is kept.
         is_alone = fwd_chunk_id == 0 or bool(self.sharing.units)
         with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id), accumulate.alone(is_alone):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+            return super().forward_one_chunk(fwd_chunk_id, args, {"micro_batch": fwd_chunk_id}, **more)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
@@ -216,6 +204,47 @@ class Runtime(_PipelineScheduleRuntime):
         for stage in self._own.values():
             stage.turns.clear()
         super()._step_microbatches(*args, **kwargs)
+
+
+class TorchExecutor(Runtime):
+    """As `holdfast.trainer.pipeline.executor.Executor`."""
+
+    def step(self, inputs: Tensor | None, targets: Tensor | None) -> None:  # type: ignore[override]
+        args = () if inputs is None else (inputs,)
+        super().step(*args, target=targets, return_outputs=False)
+
+
+def build(
+    config: Config,
+    mesh: RankMesh,
+    plan: Plan,
+    stages: list[ModelStage],
+    loss: LossFunction,
+    piggybacked: PiggybackedReductions | None = None,
+    crowded: bool = False,
+) -> TorchExecutor:
+    """As `holdfast.trainer.pipeline.pipeline.build_executor`."""
+    tokens = torch.empty((config.train.micro_batch_size, config.data.seq_len), dtype=torch.int64, device=mesh.device)
+    hidden = boundary(config, mesh.layout.tp, mesh.device)
+    made = [
+        WatchedStage(
+            stage,
+            index,
+            mesh.layout.stages,
+            mesh.device,
+            input_args=tokens if stage.is_first else hidden,
+            output_args=hidden,
+            group=mesh.pp_group,
+            sharing=pipeline.sharing_of(config, mesh, stage, piggybacked, crowded),
+        )
+        for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)
+    ]
+    return TorchExecutor(plan, made, lambda output, target: loss(output, target, 1.0))
+
+
+def install() -> None:
+    """Trainers that this process makes from now on are on torch's runtime."""
+    pipeline.build_executor = build  # type: ignore[assignment]
 
 
 def lowered(schedule: Any) -> list[Order]:

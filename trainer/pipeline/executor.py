@@ -1,0 +1,186 @@
+"""Does a rank's list of a plan, once a step: in order, each action as soon as what it needs is there.
+
+The rank's thread does the list's computations. What goes on beside them has a queue of its own, which is begun here and
+waited for where it is needed: receives, in the transport; gathering of parameters and sums of gradients, in their
+groups' collectives (`shared_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
+from holdfast.trainer.pipeline.messages import Messages
+from holdfast.trainer.pipeline.pieces import Piece, Pieces
+from holdfast.trainer.pipeline.stage import Stage
+from holdfast.trainer.telemetry import spans
+
+LossFunction = Callable[[Tensor, Tensor, float], Tensor]
+"""Output and targets of such a share of a micro-batch to a scalar. Gradients of all are added up, so it does the
+averaging."""
+Key = tuple[int, Piece]
+"""(stage, piece). Micro-batches are numbered over all pipes, so these say which pipe."""
+
+
+class Executor:
+    """One rank's part of a plan."""
+
+    def __init__(
+        self, plan: Plan, rank: int, stages: Sequence[Stage], loss: LossFunction, group: dist.ProcessGroup, like: Tensor
+    ) -> None:
+        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this."""
+        self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
+        self._stages = {(stage.pipe, stage.index): stage for stage in stages}
+        self._messages = Messages(plan, rank, group, like, self._pieces)
+        order = plan.orders[rank]
+        self._again = {(a.stage, a.micro_batch) for a in order if a.op is Op.RECOMPUTE}
+        self._gathers = list(_gathers(order))
+        self._todo = list(self._bound(order))
+        self._reduced = [self._stages[a.pipe, a.stage].state for a in order if a.op is Op.REDUCE_GRAD]
+        self._inputs: dict[Piece, Tensor] = {}
+        self._targets: dict[Piece, Tensor] = {}
+        # What a stage has made for another: on this rank, or on its way out.
+        self._outputs: dict[Key, Tensor] = {}
+        self._gradients: dict[Key, Tensor] = {}
+
+    def prefetch(self) -> None:
+        """Start the first gathering of a step, before its data is there. `step` goes on with it."""
+        if self._gathers:
+            action, is_forward = self._gathers[0]
+            self._stages[action.pipe, action.stage].state.start_gathering(is_forward)
+
+    def step(self, inputs: Tensor | None, targets: Tensor | None) -> None:
+        """Do the list. `inputs` of all micro-batches where a first stage is, `targets` where a last one is."""
+        self._inputs = {} if inputs is None else self._pieces.cut(inputs, self._count)
+        self._targets = {} if targets is None else self._pieces.cut(targets, self._count)
+        self._outputs.clear()
+        self._gradients.clear()
+        self._messages.begin()
+        for stage in self._stages.values():
+            stage.begin()
+        for do in self._todo:
+            do()
+        for state in self._reduced:
+            state.finish()
+        self._messages.finish()
+
+    def _bound(self, order: Order) -> Iterator[Callable[[], None]]:
+        """What to do for each action but those of the loop around the step: reading data, the optimizer."""
+        lasts = {(a.pipe, a.stage): a for a in order if a.op in LAST_BACKWARDS}
+        is_forward = {action.id: before for action, before in self._gathers}
+        busy = [action for action in order if action.op in COMPUTE or action.op is Op.REDUCE_GRAD]
+        for action in order:
+            stage, pieces = self._stages[action.pipe, action.stage], self._pieces.of(action)
+            is_last = lasts.get((action.pipe, action.stage)) is action
+            match action.op:
+                case Op.FORWARD:
+                    yield partial(self._forward, stage, action, pieces)
+                case Op.RECOMPUTE:
+                    yield partial(self._recompute, stage, action, pieces)
+                case Op.BACKWARD:
+                    yield partial(self._backward, stage, action, pieces, is_last)
+                case Op.BACKWARD_INPUT:
+                    yield partial(self._backward_input, stage, action, pieces)
+                case Op.BACKWARD_WEIGHT:
+                    yield partial(self._backward_weight, stage, action, pieces, is_last)
+                case Op.RECV_FORWARD | Op.RECV_BACKWARD:
+                    yield partial(self._messages.post, action, pieces)
+                case Op.SEND_FORWARD:
+                    yield partial(self._send_forward, action, pieces)
+                case Op.SEND_BACKWARD:
+                    yield partial(self._send_backward, action, pieces)
+                case Op.UNSHARD if stage.state.sharing.units:
+                    yield partial(_start_gathering, stage, action, is_forward[action.id])
+                case Op.UNSHARD:
+                    yield partial(stage.state.gather, action)
+                case Op.RESHARD if not stage.state.sharing.units:  # else a part of the computation before it
+                    yield stage.state.free
+                case Op.REDUCE_GRAD:
+                    if (action.pipe, action.stage) not in lasts:
+                        yield stage.state.contribute_nothing
+                    # The last of all waits at once, the others until there is nothing else to do.
+                    yield partial(stage.state.reduce, action, action is busy[-1])
+                case Op.RESHARD | Op.LOAD | Op.STEP:
+                    pass
+                case _:
+                    raise ValueError(f"{action.id} is no action of the trainer")
+
+    def _forward(self, stage: Stage, action: Action, pieces: Sequence[Piece]) -> None:
+        stage.state.ready()
+        if stage.is_first:
+            xs = {piece: self._inputs[piece] for piece in pieces}
+        else:
+            xs = self._arrived(Op.RECV_FORWARD, stage.index, pieces, self._outputs)
+        is_kept = (stage.index, action.micro_batch) not in self._again
+        outputs = stage.forward(action, xs, is_kept)
+        if not stage.is_last:
+            self._outputs |= {(stage.index + 1, piece): output.detach() for piece, output in outputs.items()}
+        elif is_kept:
+            self._end(stage, outputs)
+
+    def _recompute(self, stage: Stage, action: Action, pieces: Sequence[Piece]) -> None:
+        stage.state.ready()
+        if action.late and not stage.is_last:
+            grads = self._arrived(Op.RECV_BACKWARD, stage.index, pieces, self._gradients)
+            self._gradients |= {(stage.index, piece): grad for piece, grad in grads.items()}
+        outputs = stage.recompute(action, pieces)
+        if stage.is_last:
+            self._end(stage, outputs)
+
+    def _end(self, stage: Stage, outputs: Mapping[Piece, Tensor]) -> None:
+        for piece, output in outputs.items():
+            share = 1 / self._pieces.count(piece[0])
+            stage.end(piece, self._loss(output, self._targets[piece], share))
+
+    def _backward(self, stage: Stage, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
+        stage.state.ready()
+        self._pass_on(stage, stage.backward(action, self._of_outputs(stage, pieces), is_last))
+
+    def _backward_input(self, stage: Stage, action: Action, pieces: Sequence[Piece]) -> None:
+        stage.state.ready()
+        self._pass_on(stage, stage.backward_input(action, self._of_outputs(stage, pieces)))
+
+    def _backward_weight(self, stage: Stage, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
+        stage.state.ready()
+        stage.backward_weight(action, pieces, is_last)
+
+    def _send_forward(self, action: Action, pieces: Sequence[Piece]) -> None:
+        self._messages.send(action, [self._outputs.pop((action.stage + 1, piece)) for piece in pieces])
+
+    def _send_backward(self, action: Action, pieces: Sequence[Piece]) -> None:
+        self._messages.send(action, [self._gradients.pop((action.stage - 1, piece)) for piece in pieces])
+
+    def _pass_on(self, stage: Stage, grads: Mapping[Piece, Tensor]) -> None:
+        self._gradients |= {(stage.index - 1, piece): grad for piece, grad in grads.items()}
+
+    def _of_outputs(self, stage: Stage, pieces: Sequence[Piece]) -> Mapping[Piece, Tensor | None]:
+        """The gradients of what the stage has made. None in the last: it made losses."""
+        if stage.is_last:
+            return dict.fromkeys(pieces)
+        return self._arrived(Op.RECV_BACKWARD, stage.index, pieces, self._gradients)
+
+    def _arrived(self, op: Op, stage: int, pieces: Sequence[Piece], here: dict[Key, Tensor]) -> dict[Piece, Tensor]:
+        """From another rank, once it is there, or from a stage of this one."""
+        found = {}
+        for piece in pieces:
+            received = self._messages.take(op, stage, piece)
+            found[piece] = here.pop((stage, piece)) if received is None else received
+        return found
+
+
+def _gathers(order: Order) -> Iterator[tuple[Action, bool]]:
+    """Each UNSHARD in a list, and whether the stage's next computation is a forward."""
+    for i, action in enumerate(order):
+        if action.op is Op.UNSHARD:
+            mine = (a for a in order[i:] if a.op in COMPUTE and (a.pipe, a.stage) == (action.pipe, action.stage))
+            yield action, next(a.op in (Op.FORWARD, Op.RECOMPUTE) for a in mine)
+
+
+def _start_gathering(stage: Stage, action: Action, is_forward: bool) -> None:
+    """Hooks do the gathering; it is only started here, while the computation waits for its input."""
+    with spans.action(action.op, action.stage, turn=action.turn):
+        stage.state.start_gathering(is_forward)

@@ -1,0 +1,101 @@
+"""Activations and gradients between the stages of different ranks.
+
+Messages have no names: those from one rank to another arrive in the order in which they are sent, which a plan has
+checked (`holdfast.plan.check.verify`). The transport keeps one queue for each pair and direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast.plan.plan import RECEIVES, SENDS, Action, Op, Plan
+from holdfast.trainer.pipeline.pieces import Piece, Pieces
+from holdfast.trainer.telemetry import spans
+
+
+@dataclass(slots=True)
+class _Receive:
+    """A message on its way, piece by piece."""
+
+    action: Action
+    rooms: dict[Piece, Tensor]
+    works: list[dist.Work | None]
+
+    def wait(self) -> None:
+        if self.works:
+            with _span(self.action, self.rooms.values()), spans.operation("pp:recv"):
+                for work in self.works:
+                    _wait(work)
+            self.works.clear()
+
+
+class Messages:
+    """The messages of one rank in a step."""
+
+    def __init__(self, plan: Plan, rank: int, group: dist.ProcessGroup, like: Tensor, pieces: Pieces) -> None:
+        """`rank` counts within the pipeline, as `group` does. That of a whole micro-batch is `like` this one."""
+        self._group, self._pieces = group, pieces
+        self._peers = {
+            action.id: plan.rank_of(_other(action), action.pipe)
+            for action in plan.orders[rank]
+            if action.op in SENDS | RECEIVES
+        }
+        self._like = {n: torch.empty_like(like[: len(like) // n], requires_grad=False) for n in pieces.counts}
+        self._posted: dict[tuple[Op, int, Piece], _Receive] = {}
+        self._sent: list[dist.Work | None] = []
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._posted.clear()
+        self._sent.clear()
+
+    def post(self, action: Action, pieces: Sequence[Piece]) -> None:
+        """Make room for a message, and do not wait for it."""
+        rooms = {piece: torch.empty_like(self._like[self._pieces.count(piece[0])]) for piece in pieces}
+        peer = self._peers[action.id]
+        works = [dist.irecv(room, group=self._group, group_src=peer) for room in rooms.values()]
+        receive = _Receive(action, rooms, works)
+        for piece in pieces:
+            self._posted[action.op, action.stage, piece] = receive
+
+    def take(self, op: Op, stage: int, piece: Piece) -> Tensor | None:
+        """What the receive of this piece has brought, once it is there; None if none was posted."""
+        receive = self._posted.pop((op, stage, piece), None)
+        if receive is None:
+            return None
+        receive.wait()
+        return receive.rooms.pop(piece)
+
+    def send(self, action: Action, tensors: Sequence[Tensor]) -> None:
+        """Hand a message over, piece by piece, and do not wait for its arrival."""
+        peer = self._peers[action.id]
+        with _span(action, tensors):
+            self._sent += [dist.isend(tensor, group=self._group, group_dst=peer) for tensor in tensors]
+
+    def finish(self) -> None:
+        """Wait until everything sent has gone."""
+        for work in self._sent:
+            with spans.operation("pp:send"):
+                _wait(work)
+        self._sent.clear()
+
+
+def _other(action: Action) -> int:
+    """The stage at the other end."""
+    return action.stage + (1 if action.op in (Op.SEND_FORWARD, Op.RECV_BACKWARD) else -1)
+
+
+def _span(action: Action, tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
+    num_bytes = sum(tensor.nbytes for tensor in tensors)
+    return spans.action(action.op, action.stage, action.micro_batch, action.turn, num_bytes)
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()

@@ -1,0 +1,178 @@
+"""What the replicas of a stage do for each other while a rank goes through its list: gather, free, reduce."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, UnshardHandle, fully_shard
+
+from holdfast.plan.plan import Action
+from holdfast.trainer.model import accumulate
+from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
+from holdfast.trainer.telemetry import spans
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a stage's replicas share its state; see trainer/optim/replicas.py."""
+
+    group: dist.ProcessGroup
+    zero: int
+    units: tuple[nn.Module, ...] = ()
+    """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
+    reduce_each: bool = True
+    """By layer: whether every backward reduces gradients, or the last one of a step those of all."""
+    piggybacked: PiggybackedReductions | None = None
+    """What goes along with the last gradients, where each replica has whole ones."""
+    crowded: bool = False
+    """Whether there is no core to send gradients while others are computed."""
+    divisor: int = 0
+    """Replicas whose gradients are averaged, where `group` has others as well: those of other pipes have shares of the
+    same mean, which are added up. 0: all."""
+
+
+class SharedState:
+    """A stage's parameters and gradients, of which each replica may hold a part."""
+
+    def __init__(self, module: nn.Module, sharing: Sharing, device: torch.device) -> None:
+        self.sharing = sharing
+        self._module, self._device = module, device
+        self._means: GradientMeans | None = None
+        self._means_hear = False
+        self._gathering: tuple[Action, list[UnshardHandle]] | None = None
+        self._is_held_back = False
+        self._is_reducing = False
+        if sharing.group.size() > 1 and not isinstance(module, FSDPModule):
+            fewest = 1 if sharing.crowded else FEWEST
+            self._means = GradientMeans(
+                module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor
+            )
+            self._means_hear = accumulate.hooks_hear()
+
+    def start_gathering(self, is_forward: bool) -> None:
+        """Start to gather what the stage's next forward, or backward, will need first. No-op if that is under way."""
+        units = self.sharing.units
+        for module in (self._module, *(units[:1] if is_forward else units[-1:])):
+            if isinstance(module, FSDPModule):
+                module.unshard(async_op=True)
+
+    def gather(self, action: Action) -> None:
+        """Start to gather all of the stage; `ready` waits for it."""
+        handles = [shard.unshard(async_op=True) for shard in self._shards()]
+        self._gathering = action, [handle for handle in handles if handle is not None]
+
+    def ready(self) -> None:
+        """Wait until what `gather` began has come. The span of the gathering is this wait."""
+        if self._gathering is None:
+            return
+        action, handles = self._gathering
+        self._gathering = None
+        if handles:
+            with _span(action), spans.operation("dp:all_gather", self._gathered_bytes()):
+                for handle in handles:
+                    handle.wait()
+
+    def free(self) -> None:
+        """Keep only this rank's part of the parameters."""
+        for shard in self._shards():
+            shard.reshard()
+
+    @contextmanager
+    def backward(self, is_last: bool, is_whole: bool = True) -> Iterator[None]:
+        """Around a backward: `is_last` of the step for this stage, and whole or a half of one."""
+        if self.sharing.units:
+            # Hooks gather, reduce and free unit by unit.
+            assert is_whole, "halves of a backward are not shared by layer"
+            assert isinstance(self._module, FSDPModule)
+            self._module.set_requires_gradient_sync(self.sharing.reduce_each or is_last)
+            yield
+            return
+        # Replicas in several pipes come to their last backwards in different orders, and must begin in one.
+        is_announced = self._means is not None and is_last and is_whole and not self.sharing.divisor
+        if is_announced:
+            assert self._means is not None
+            self._means.expect()
+        self._hold_back()
+        # Halves of a backward ask for gradients themselves.
+        with accumulate.in_place(is_whole and (not is_announced or self._means_hear)):
+            yield
+
+    def reduce(self, action: Action, is_awaited: bool = True) -> None:
+        """Add up the gradients that the stage holds over its replicas. With units that has been done in backward.
+
+        Unless `is_awaited`, whole gradients may still be on their way: `finish` waits for them.
+        """
+        with _span(action):
+            if isinstance(self._module, FSDPModule):
+                if not self.sharing.units:
+                    # Over gloo the collective itself says that it is one.
+                    is_reported = self._device.type == "cpu"
+                    with contextlib.nullcontext() if is_reported else spans.operation("dp:reduce_scatter"):
+                        self._reduce_scatter()
+            elif self._means is not None:
+                self._means.begin()
+                self._is_reducing = True
+                if is_awaited:
+                    self.finish()
+
+    def contribute_nothing(self) -> None:
+        """No micro-batch comes through this replica: its share of the gradients is 0."""
+        for parameter in self._module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def finish(self) -> None:
+        """Wait for what `reduce` has begun."""
+        if self._is_reducing:
+            assert self._means is not None
+            self._is_reducing = False
+            with spans.operation("pp:all_reduce" if self.sharing.divisor else "dp:all_reduce", self._means.num_bytes):
+                self._means.finish()
+
+    def _hold_back(self) -> None:
+        """Until `reduce`, gradients of whole parameters add up: FSDP neither reduces them nor frees anything."""
+        if isinstance(self._module, FSDPModule) and not self._is_held_back:
+            self._is_held_back = True
+            self._module.set_is_last_backward(False)
+            self._module.set_reshard_after_backward(False)
+            self._module.set_requires_gradient_sync(False)
+
+    def _reduce_scatter(self) -> None:
+        """What FSDP's hooks would do. Parameters stay whole if more micro-batches are to come."""
+        self._is_held_back = False
+        module: Any = self._module
+        module.set_is_last_backward(True)
+        module.set_reshard_after_backward(self.sharing.zero != 2)
+        module.set_requires_gradient_sync(True)
+        state = fully_shard.state(module)  # type: ignore[attr-defined]  # torch's
+        for group in (group for unit in state._state_ctx.all_states for group in _parameter_groups(unit)):
+            group.post_backward()
+        state._root_post_backward_final_callback()
+
+    def _shards(self) -> list[FSDPModule]:
+        return [module for module in self._module.modules() if isinstance(module, FSDPModule)]
+
+    def _gathered_bytes(self) -> int:
+        """Of all parameters of the stage together, in the precision in which they are gathered."""
+        return sum(
+            param._orig_size.numel() * (param.param_dtype or param.orig_dtype).itemsize
+            for group in _parameter_groups(fully_shard.state(self._module))  # type: ignore[attr-defined]  # torch's
+            for param in group.fsdp_params
+        )
+
+
+def _span(action: Action) -> Any:
+    return spans.action(action.op, action.stage, turn=action.turn)
+
+
+def _parameter_groups(state: Any) -> list[Any]:
+    """Those of an FSDP state; before torch 2.12 there was one at most."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group else []

@@ -263,7 +263,7 @@ def import_(
 
 
 def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
-    from holdfast.trainer.data.tokens import vocab_of
+    from holdfast.trainer.settings.layout import vocab_of
     from holdfast.trainer.weights.hugging_face import export as write
     from holdfast.trainer.weights.weights import trained
 

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.trainer.__main__ import build_parser, parse_all
-from holdfast.trainer.run.preflight import check_job
-
 MODULES = ("holdfast.trainer", "holdfast.trainer.__main__")
 
 
@@ -16,6 +13,10 @@ def check(args: Sequence[str], world: int, here: bool) -> None:
     """
     if {"-h", "--help"}.intersection(args):
         return
+    # Here: other commands, and other jobs, do without.
+    from holdfast.trainer.__main__ import build_parser, parse_all
+    from holdfast.trainer.run.preflight import check_job
+
     options = build_parser().parse_args(args)
     if options.import_hf is not None or not (here or options.config is None or Path(options.config).is_file()):
         return

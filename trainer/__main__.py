@@ -14,8 +14,11 @@ from typing import Any
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.plain import one_line, plain
 from holdfast.base.service import gc_paused
+from holdfast.trainer.run.preflight import check_job
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.launch import from_environment
+from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load, parse_override
 
 # Flags that stand for one setting each.
@@ -124,11 +127,8 @@ def _print_traffic(config: Config) -> None:
 
     import torch
 
-    from holdfast.trainer.data.tokens import vocab_of
     from holdfast.trainer.optim.traffic import traffic
     from holdfast.trainer.pipeline.pipeline import build_plan
-    from holdfast.trainer.settings.launch import from_environment
-    from holdfast.trainer.settings.layout import plan
 
     launch, parallel = from_environment(os.environ), config.parallel
     world = launch.world if launch.is_distributed else parallel.pp * max(1, parallel.dp) * parallel.tp
@@ -145,7 +145,6 @@ def _do_instead(config: Config, wanted: Instead) -> None:
     if wanted.traffic:
         _print_traffic(config)
         return
-    from holdfast.trainer.data.tokens import vocab_of
     from holdfast.trainer.weights.hugging_face import export
     from holdfast.trainer.weights.sample import sample
     from holdfast.trainer.weights.weights import newest, tokenizer_of
@@ -175,12 +174,12 @@ def main(argv: list[str] | None = None) -> int:
         if instead is not None:
             _do_instead(config, instead)
             return 0
-        # Only now: a wrong flag should be reported at once, and torch takes seconds to import.
+        launch = from_environment(os.environ)
+        check_job(config, launch.world)
+        # Only now: a wrong setting should be reported at once, and torch takes seconds to import.
         with gc_paused():
             from holdfast.trainer.run.loop import run
-            from holdfast.trainer.settings.launch import from_environment
 
-        launch = from_environment(os.environ)
         if launch.rank == 0 and not config.checkpoint.store and os.environ.get("HOLDFAST_PROBE"):
             _warn("no checkpoint store is set (--store): after a fault the job begins again at step 0")
         outcome = run(config, launch)

@@ -52,6 +52,8 @@ class Case:
     """Whether a worker ended for lack of disk space on a node with a full disk."""
     went_back: bool = False
     """Whether the job rolled back for the same steps before."""
+    worked_before: bool = False
+    """Whether the job did a step in an earlier restart attempt, and none in this one."""
 
     @property
     def row(self) -> FindingRow:
@@ -84,6 +86,13 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.cause.kind is t.FindingKind.EVICTION,
         Move.EVICT,
         lambda c: "evicted by an operator",
+    ),
+    Rule(
+        "a worker exited with code 2, as programs do that refuse their arguments or settings; unless only an earlier "
+        "attempt did a step",
+        lambda c: _refuses_input(c.cause) and not c.worked_before and not c.no_room,
+        Move.STOP,
+        lambda c: f"exit code 2 is final: {c.cause.text}",
     ),
     Rule(
         "a pause reached its limit, and the job's `max_restarts` is used up: no pause marks a job failed",
@@ -169,6 +178,11 @@ def _should_go(case: Case) -> bool:
     if case.row.fault is Fault.BROKEN or _is_cut_off(case):
         return True
     return case.row.fault is Fault.NODE and case.replaceable and case.node_failures >= case.options.node_failures
+
+
+def _refuses_input(cause: Finding) -> bool:
+    """argparse, click and Holdfast's trainer exit with 2 for wrong input, which a restart does not change."""
+    return cause.kind is t.FindingKind.WORKER_EXIT and cause.exit_code == 2
 
 
 def _is_cut_off(case: Case) -> bool:

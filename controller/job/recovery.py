@@ -197,6 +197,7 @@ class Recovery:
             no_room=bool(cause.evidence.get("no_room")) and bool(name) and has_full_disk(self.c.nodes[name], now),
             stored=self.c.time.safe >= 0,
             goes_back=self.c.tuning.response(cause.kind) is Response.ROLL_BACK,
+            worked_before=job.best_step >= 0 and not job.life_steps,
             went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
         )
 

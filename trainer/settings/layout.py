@@ -75,6 +75,11 @@ class TrainerLayout:
         return range(dp_rank * self.local_micro_batches, (dp_rank + 1) * self.local_micro_batches)
 
 
+def vocab_of(tokenizer: str) -> int:
+    """Size of the vocabulary of a data.tokenizer."""
+    return 256 if tokenizer == "bytes" else int(tokenizer.partition(":")[2])
+
+
 def plan(config: Config, world: int, vocab: int) -> TrainerLayout:
     """The layout that the settings ask for on `world` ranks.
 

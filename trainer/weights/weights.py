@@ -18,7 +18,7 @@ from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.store import Store
 from holdfast.checkpoint.worker.torch_state import to_torch
 from holdfast.trainer.data.corpus import open_corpus, open_tokenizer
-from holdfast.trainer.data.tokens import ByteTokenizer, Tokenizer, vocab_of
+from holdfast.trainer.data.tokens import ByteTokenizer, Tokenizer
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.optimizer import MASTER
 from holdfast.trainer.optim.slices import Slice
@@ -26,7 +26,7 @@ from holdfast.trainer.optim.traffic import held_by
 from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config, DataConfig, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import TrainerLayout
+from holdfast.trainer.settings.layout import TrainerLayout, vocab_of
 from holdfast.trainer.weights import hugging_face
 from holdfast.trainer.weights.state import shards
 

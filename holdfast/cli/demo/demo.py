@@ -19,6 +19,7 @@ from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, configured
 from holdfast.cli.demo.plan import DemoPlan, job_spec, make_plan, mortal_nodes
+from holdfast.cli.job import embedded
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.view import View
@@ -76,6 +77,9 @@ def _run(plan: DemoPlan, state_dir: Path, config: DemoConfig, keep: bool, as_jso
     from holdfast.cli.demo import view as demo_view
     from holdfast.cli.local.cluster import LocalCluster
 
+    store = _own_store(state_dir)
+    spec = job_spec(plan, store, Path.cwd())
+    embedded.check(spec["program"]["args"], plan.nodes * plan.nproc, here=True)
     with LocalCluster(
         state_dir,
         nodes=plan.nodes,
@@ -87,8 +91,7 @@ def _run(plan: DemoPlan, state_dir: Path, config: DemoConfig, keep: bool, as_jso
         env={} if _TORCH_CACHE in os.environ else {_TORCH_CACHE: str(state_dir / "torch")},
     ) as cluster:
         with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
-            store = _own_store(state_dir)
-            cluster.client.submit(job_spec(plan, store, Path.cwd()))
+            cluster.client.submit(spec)
             job = _watch(cluster, plan, view)
         with interrupts.allowed():
             steps, incidents = cluster.client.steps(), cluster.client.incidents()

@@ -296,8 +296,8 @@ def _settings(path: Path | None) -> Any:
 
 
 def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any, given: Any) -> None:
-    from holdfast.trainer.data.tokens import vocab_of
     from holdfast.trainer.settings.config import DataConfig
+    from holdfast.trainer.settings.layout import vocab_of
     from holdfast.trainer.weights.architectures import architecture_of
     from holdfast.trainer.weights.hugging_face import export as write
     from holdfast.trainer.weights.weights import settings, tokenizer_of, trained

@@ -17,7 +17,7 @@ from holdfast.cli.common.client import Client, Json
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
-from holdfast.cli.job import environment, torchrun, torchrun_options
+from holdfast.cli.job import embedded, environment, torchrun, torchrun_options
 from holdfast.cli.job.console import Console
 from holdfast.cli.job.preload import parse_preload
 from holdfast.cli.job.standard_input import StandardInput
@@ -197,9 +197,16 @@ def _run(
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
     queue = " and ".join(option for option, is_given in (("--priority", priority), ("--preempt", preempt)) if is_given)
-    with _cluster(client, least, nproc_per_node, detach, queue) as (reached, wanted, failure, own):
+
+    def check_settings(world: int, here: bool) -> None:
+        if module and target in embedded.MODULES:
+            embedded.check(args or [], world, here)
+
+    with _cluster(client, least, nproc_per_node, detach, queue, check_settings) as (reached, wanted, failure, own):
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
+        if own is None:
+            check_settings(count * nproc, here=False)
         check_world(most, nproc)
         parse_faults(fault or [], count * nproc, count, names=[str(node["name"]) for node in reached.nodes()])
         choice = torchrun_options.choice(nproc, files, ranks, filters)
@@ -251,10 +258,11 @@ def _run(
 
 @contextmanager
 def _cluster(
-    client: Client, nnodes: int, nproc: str, detach: bool, queue: str
+    client: Client, nnodes: int, nproc: str, detach: bool, queue: str, check_settings: Callable[[int, bool], None]
 ) -> Iterator[tuple[Client, str, Callable[[], str], Path | None]]:
     """The named cluster, or a local one if none is named and none responds. `queue`: given options that have no effect
-    without other jobs. The last of what it gives is the folder of a local one."""
+    without other jobs. `check_settings`: of so many workers, on this host; called before a local one starts. The last
+    of what it gives is the folder of a local one."""
     if _answers(client, must=client.is_named or detach):
         yield client, nproc, str, None
         return
@@ -268,6 +276,7 @@ def _cluster(
 
     slots = torchrun.local_nproc(nproc)
     check_local(nnodes, slots)
+    check_settings(nnodes * slots, True)
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-run-", ignore_cleanup_errors=True) as folder,
         LocalCluster(Path(folder), nodes=nnodes, slots=slots) as cluster,

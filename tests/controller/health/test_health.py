@@ -197,6 +197,55 @@ def test_a_pause_is_no_lack_of_progress_and_noise_is_reported_nowhere() -> None:
     assert lead(replace(WELL, slow=(replace(SLOW, cost=0.009),)))[0] == "well"
 
 
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (JobStatus.PENDING, "Waiting for nodes for 5 min: needs 2 more."),
+        (
+            JobStatus.RECOVERING,
+            "Waiting for nodes for 4 s: rank 3 on node1: received SIGKILL. The job needs 2 more.",
+        ),
+    ],
+)
+def test_a_job_that_lost_its_nodes_waits_since_then_and_one_that_never_had_them_since_it_was_submitted(
+    state: JobStatus, says: str
+) -> None:
+    facts = replace(WELL, state=state, since=NOW - 300, reason="waiting for nodes: needs 2 more", live=KILL)
+    assert lead(facts)[1] == says
+
+
+@pytest.mark.parametrize(
+    ("count", "ends"),
+    [(1, "node0 (lost); "), (3, "node2 (lost); "), (4, "node2 (lost) and 1 more; "), (6, "node2 (lost) and 3 more; ")],
+)
+def test_of_many_nodes_in_doubt_three_are_named(count: int, ends: str) -> None:
+    sentence = lead(replace(WELL, doubtful=tuple((f"node{n}", "lost") for n in range(count))))[1]
+    assert sentence.endswith(f"{ends}no spare could take over.")
+
+
+@pytest.mark.parametrize(
+    ("others", "world", "ends"),
+    [
+        (0, 14, "longer."),
+        (0, 15, "longer, as much as 1 of 15 GPUs."),
+        (1, 64, "longer, as much as 4 of 64 GPUs. 1 more."),
+        (2, 64, "longer, as much as 4 of 64 GPUs. 2 more."),
+    ],
+)
+def test_of_several_slow_ranks_the_worst_is_named_and_its_cost_is_given_in_whole_gpus(
+    others: int, world: int, ends: str
+) -> None:
+    slow = (*(replace(SLOW, rank=n, cost=0.05) for n in range(others)), SLOW)
+    sentence = lead(replace(WELL, world=world, slow=slow))[1]
+    assert sentence.startswith("Rank 6 on node1 makes every step 7% longer")
+    assert sentence.endswith(ends)
+
+
+def test_an_hour_of_work_that_is_not_stored_is_not_yet_a_risk() -> None:
+    assert lead(replace(WELL, at_risk=3600.0))[0] == "well"
+    assert lead(replace(WELL, at_risk=3601.0))[0] == "at risk"
+
+
 def test_steps_that_take_long_are_waited_for() -> None:
     assert lead(replace(WELL, step_seconds=60.0, stepped_at=NOW - 400))[0] == "well"
     assert lead(replace(WELL, step_seconds=60.0, stepped_at=NOW - 500))[0] == "no progress"

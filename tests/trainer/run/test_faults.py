@@ -87,8 +87,9 @@ def test_metrics_go_to_their_file_and_training_learns(zygote: Zygote, tiny: list
     assert {"step", "loss", "grad_norm", "tokens_per_s", "seconds", "time"} <= lines[0].keys()
 
 
-def test_survivors_of_a_kill_say_so_in_one_line(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
-    argv = [*tiny, *SMALL, "--pp", "2", "--tp", "2", "--steps", "50"]
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("chimera", marks=pytest.mark.slow)])
+def test_survivors_of_a_kill_say_so_in_one_line(zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str) -> None:
+    argv = [*tiny, *SMALL, "--pp", "2", "--tp", "2", "--steps", "50", "--set", f"parallel.schedule={schedule}"]
     done = zygote.run("dying", 4, tmp_path, args={"argv": argv, "rank": 3, "step": 2})
     assert done["exits"] == [0, 0, 0, -9]
     for rank, result in enumerate(done["results"][:3]):

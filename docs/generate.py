@@ -22,8 +22,8 @@ from typer.main import get_command
 from holdfast.agent.logs import rules as log_rules
 from holdfast.base import config, settings
 from holdfast.cli.common import usage
-from holdfast.cli.job.environment import LEFT_OUT
-from holdfast.cli.job.torchrun_options import TABLE as TORCHRUN
+from holdfast.cli.job.launch.environment import LEFT_OUT
+from holdfast.cli.job.launch.torchrun_options import TABLE as TORCHRUN
 from holdfast.cli.main import build as build_cli
 from holdfast.controller import app
 from holdfast.controller.detectors.base import table as detector_table

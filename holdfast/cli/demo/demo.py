@@ -19,7 +19,7 @@ from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, configured
 from holdfast.cli.demo.plan import DemoPlan, job_spec, make_plan, mortal_nodes
-from holdfast.cli.job import embedded
+from holdfast.cli.job.launch import embedded
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.view import View

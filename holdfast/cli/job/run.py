@@ -17,9 +17,9 @@ from holdfast.cli.common.client import Client, Json
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
-from holdfast.cli.job import embedded, environment, torchrun, torchrun_options
 from holdfast.cli.job.console import Console
-from holdfast.cli.job.preload import parse_preload
+from holdfast.cli.job.launch import embedded, environment, torchrun, torchrun_options
+from holdfast.cli.job.launch.preload import parse_preload
 from holdfast.cli.job.standard_input import StandardInput
 from holdfast.cli.job.until_end import follow
 from holdfast.facts.faults import parse_faults

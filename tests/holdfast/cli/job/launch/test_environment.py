@@ -5,7 +5,7 @@ import re
 import pytest
 
 from holdfast.base.errors import UsageError
-from holdfast.cli.job import environment
+from holdfast.cli.job.launch import environment
 
 SHELL = {
     "HF_HOME": "/data/hf", "WANDB_API_KEY": "secret", "NCCL_DEBUG": "INFO", "PATH": "/venv/bin:/bin",

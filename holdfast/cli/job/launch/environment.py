@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from holdfast.base.errors import UsageError
-from holdfast.cli.job.torchrun import check_text
+from holdfast.cli.job.launch.torchrun import check_text
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     "places of workers, which each gets from Holdfast": (

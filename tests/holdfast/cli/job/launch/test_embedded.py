@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.base.errors import UsageError
 from holdfast.cli.demo import demo
-from holdfast.cli.job import embedded
+from holdfast.cli.job.launch import embedded
 from holdfast.cli.local.cluster import LocalCluster
 from holdfast.cli.main import main
 

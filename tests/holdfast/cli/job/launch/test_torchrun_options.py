@@ -10,9 +10,9 @@ import typer
 from typer.main import get_command
 
 from holdfast.base.errors import UsageError
-from holdfast.cli.job import torchrun_options
 from holdfast.cli.job.console import Choice, Console
-from holdfast.cli.job.torchrun_options import TABLE, Files, Kind
+from holdfast.cli.job.launch import torchrun_options
+from holdfast.cli.job.launch.torchrun_options import TABLE, Files, Kind
 from holdfast.cli.main import build
 from holdfast.wire.std_streams import StdStreams, parse
 

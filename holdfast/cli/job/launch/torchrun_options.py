@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import parse_whole
 from holdfast.cli.job.console import Choice
-from holdfast.cli.job.torchrun import check_text
+from holdfast.cli.job.launch.torchrun import check_text
 from holdfast.wire import std_streams
 from holdfast.wire.std_streams import StdStreams
 

@@ -12,7 +12,7 @@ SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 
   --then -m "slow and calm" -- -m "slow and not aside and not calm"
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
-.PHONY: setup demo test fast gallery pictures lint format docs proto proto-check page-check wheel-check clean
+.PHONY: setup demo test fast mutants gallery pictures lint format docs proto proto-check page-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,11 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+
+# Small faults in pure code, one at a time: those that no test notices. MUTANTS_ARGS="policy --sample 100"
+mutants: setup
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[mutants]'
+	$(BIN)/python .ci/mutants.py $(MUTANTS_ARGS)
 
 # Every situation on every surface, as build/gallery/index.html and docs/gallery.md.
 gallery: setup

@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import math
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -31,6 +32,7 @@ from holdfast.agent.stream.heartbeat import Gauges, Heartbeat
 from holdfast.agent.stream.link import Link, read_credentials
 from holdfast.agent.stream.outbox import Outbox
 from holdfast.agent.stream.span_sender import SpanSender
+from holdfast.agent.workers.fork_servers import jobs_dir
 from holdfast.agent.workers.workers import Workers
 from holdfast.base import log, private, service
 from holdfast.base.config import AgentConfig
@@ -84,6 +86,7 @@ class Agent:
         if self.lock.is_copy:
             log.warning("state.copied", state_dir=str(self.state_dir), forgotten="workers of the original")
             journal.forget(self.state_dir / "run")
+            shutil.rmtree(jobs_dir(self.state_dir / "run"), ignore_errors=True)
         self.rules = log_rules.load([config.log_rules] if config.log_rules else [])
         self.gpus = GpuCollector()
         self.kernel = KernelLog()

@@ -12,7 +12,7 @@ from holdfast.agent.node.peers import probe_peer
 from holdfast.agent.processes.guard import PartGuard
 from holdfast.agent.workers.workers import Workers
 from holdfast.base import log
-from holdfast.base.errors import HoldfastError
+from holdfast.base.errors import HoldfastError, Refused
 from holdfast.wire import messages as msg
 
 _ANSWERS = 1000
@@ -85,7 +85,8 @@ class Commands:
                 data = await self._workers.obey(command)
             answer = msg.CommandResult(command.id, True, data=data)
         except HoldfastError as error:
-            answer = msg.CommandResult(command.id, False, str(error))
+            data = {"refused": "1"} if isinstance(error, Refused) else {}
+            answer = msg.CommandResult(command.id, False, str(error), data=data)
         except OSError as error:
             answer = msg.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
         except Exception as error:

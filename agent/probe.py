@@ -336,14 +336,16 @@ def restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
         side_files.leave_restored(step, source, seconds, num_bytes)
 
 
-def observed_step(n: int, spoilt: bool = False) -> None:
-    """A hook saw optimizer step `n` end. `spoilt`: the parameters are not finite any more. Counts only while the
-    script itself says nothing through this module."""
+def observed_step(n: int, spoilt: bool = False, is_numbered: bool = False) -> None:
+    """A hook saw optimizer step `n` end. `spoilt`: the parameters are not finite any more. `is_numbered`: the script's
+    framework gave the number; else it is counted from 0. Counts only while the script itself says nothing here."""
     live = _live
     if live is not None and not live.spoken:
         if live.phase != TRAIN:
             live.phase = TRAIN  # without its clock: the first step began before it was seen
             live.words[layout.WORD_COUNTED] = 1
+        if is_numbered:
+            live.words[layout.WORD_COUNTED] = 0
         live.record_step(n, SPOILT if spoilt else math.nan, 0)
 
 

@@ -79,6 +79,7 @@ def _options(config: ControllerConfig) -> Options:
         spare_grace=config.spare_grace,
         restart_attempts=config.restart_attempts,
         restart_attempts_fault=config.restart_attempts_fault,
+        restart_backoff=config.restart_backoff,
         node_failures=config.node_failures,
         max_evictions=config.max_evictions,
         start_timeout=config.start_timeout,

@@ -47,6 +47,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
 sys.path.insert(0, str(Path(__file__).parent))  # the module beside this one, however this one is loaded
+import schedule_choice
 from runbook_page import to_html
 
 ROOT = Path(__file__).parent.parent
@@ -186,6 +187,12 @@ def schedules() -> str:
         backward = "in two halves" if one.halves_backward else "whole"
         rows.append((f"`{one.name}`", chunks, one.placement.value if one.chunks > 1 else "", backward, "; ".join(asks)))
     return table(("schedule", "stages per rank", "placement", "backward", "needs"), rows)
+
+
+def choice_of_schedule() -> str:
+    """When to choose which schedule, with figures of the simulator."""
+    head, *rows = schedule_choice.rows()
+    return table(head, rows)
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------
@@ -390,6 +397,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "config": configuration,
     "trainer-config": trainer_configuration,
     "schedules": schedules,
+    "schedule-choice": choice_of_schedule,
     "metrics": metrics,
     "cli": cli,
     "exit-codes": exit_codes,
@@ -422,6 +430,7 @@ def served() -> str:
 
 def main(argv: list[str]) -> int:
     fresh = {page: rendered(page) for page in pages()} | {RUNBOOK: served()}
+    fresh[schedule_choice.PICTURE] = schedule_choice.picture()
     stale = {page: text for page, text in fresh.items() if not page.exists() or page.read_text() != text}
     for page, text in stale.items():
         print(f"{'stale' if '--check' in argv else 'written'}: {page.relative_to(ROOT)}")

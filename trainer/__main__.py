@@ -14,8 +14,11 @@ from typing import Any
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.plain import one_line, plain
 from holdfast.base.service import gc_paused
+from holdfast.trainer.run.preflight import check_job
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.launch import from_environment
+from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load, parse_override
 
 # Flags that stand for one setting each.
@@ -54,7 +57,7 @@ class Instead:
     tokens: int
     temperature: float
     export_hf: Path | None
-    """Write its weights here as a Hugging Face Llama."""
+    """Write its weights and tokenizer here for Hugging Face's transformers."""
     traffic: bool = False
     """Say what a step would send. Needs no checkpoint."""
 
@@ -106,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="T",
         help="sampling temperature; 0: always the likeliest token",
     )
-    parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint as a HF Llama")
+    parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint for transformers")
     parser.add_argument("--import-hf", type=Path, metavar="DIR", help="continue from a HF Llama: its shape and weights")
     parser.add_argument("--traffic", action="store_true", help="print the bytes that a step sends, instead of training")
     return parser
@@ -124,11 +127,8 @@ def _print_traffic(config: Config) -> None:
 
     import torch
 
-    from holdfast.trainer.data.tokens import vocab_of
     from holdfast.trainer.optim.traffic import traffic
     from holdfast.trainer.pipeline.pipeline import build_plan
-    from holdfast.trainer.settings.launch import from_environment
-    from holdfast.trainer.settings.layout import plan
 
     launch, parallel = from_environment(os.environ), config.parallel
     world = launch.world if launch.is_distributed else parallel.pp * max(1, parallel.dp) * parallel.tp
@@ -145,15 +145,21 @@ def _do_instead(config: Config, wanted: Instead) -> None:
     if wanted.traffic:
         _print_traffic(config)
         return
-    from holdfast.trainer.data.tokens import vocab_of
     from holdfast.trainer.weights.hugging_face import export
     from holdfast.trainer.weights.sample import sample
-    from holdfast.trainer.weights.weights import newest
+    from holdfast.trainer.weights.weights import newest, tokenizer_of
 
-    trained = newest(config.checkpoint.store, lambda line: print(f"holdfast train: {one_line(line)}", file=sys.stderr))
+    def note(line: str) -> None:
+        print(f"holdfast train: {one_line(line)}", file=sys.stderr)
+
+    trained = newest(config.checkpoint.store, note)
     if wanted.export_hf is not None:
+        tokenizer = tokenizer_of(trained, config.data)
+        if tokenizer is None:
+            note(f"no tokenizer files: for those of {trained.tokenizer}, give the settings and the text of its run")
+        vocab = vocab_of(trained.tokenizer)
         try:
-            export(wanted.export_hf, trained.model, vocab_of(trained.tokenizer), trained.seq_len, trained.weights)
+            export(wanted.export_hf, trained.model, vocab, trained.seq_len, trained.weights, tokenizer)
         except OSError as error:
             raise ConfigError(f"--export-hf {wanted.export_hf}: {error.strerror}; name a folder to write") from None
         print(f"step {trained.step} is in {plain(wanted.export_hf)}", flush=True)
@@ -168,12 +174,12 @@ def main(argv: list[str] | None = None) -> int:
         if instead is not None:
             _do_instead(config, instead)
             return 0
-        # Only now: a wrong flag should be reported at once, and torch takes seconds to import.
+        launch = from_environment(os.environ)
+        check_job(config, launch.world)
+        # Only now: a wrong setting should be reported at once, and torch takes seconds to import.
         with gc_paused():
             from holdfast.trainer.run.loop import run
-            from holdfast.trainer.settings.launch import from_environment
 
-        launch = from_environment(os.environ)
         if launch.rank == 0 and not config.checkpoint.store and os.environ.get("HOLDFAST_PROBE"):
             _warn("no checkpoint store is set (--store): after a fault the job begins again at step 0")
         outcome = run(config, launch)

@@ -240,6 +240,8 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    imports_s?: number | null;
+    hint?: string | null;
     generation_from: number | null;
     generation_to: number | null;
     step_at_fault: number | null;
@@ -274,6 +276,7 @@ declare namespace Api {
     nnodes: number;
     nproc_per_node: number;
     step: number;
+    step_of_life?: number | null;
     max_steps: number | null;
     restarts: number;
     submitted_at: number | null;
@@ -309,6 +312,7 @@ declare namespace Api {
     nnodes: number;
     nproc_per_node: number;
     step: number;
+    step_of_life?: number | null;
     max_steps: number | null;
     restarts: number;
     submitted_at: number | null;
@@ -466,6 +470,7 @@ declare namespace Api {
     axes: any[][];
     stages: Layers[];
     orders: string[][];
+    replicas?: number[][];
   }
   interface Pod {
     name: string;
@@ -493,6 +498,7 @@ declare namespace Api {
     log_dir?: string;
     redirects?: string;
     stdin?: string;
+    preload?: string[];
   }
   interface Ranks {
     rank: number[];
@@ -690,6 +696,8 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    imports_s?: number | null;
+    hint?: string | null;
     generation_from: number | null;
     generation_to: number | null;
     step_at_fault: number | null;

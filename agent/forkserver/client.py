@@ -56,6 +56,10 @@ class ForkServer:
     """The fork server died or dropped us. Not called after `close` or `shutdown`."""
     pid: int = 0
     preload_errors: dict[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
+    """The modules of the one job that it is for; empty for a node's own."""
+    missing: tuple[str, ...] = ()
+    """Those of them that are not installed here."""
     kept: tuple[KeptWorker, ...] = ()
     """Workers found when opened: running ones, and those that ended unacknowledged (`running` False)."""
     exits: tuple[WorkerExited, ...] = ()
@@ -79,6 +83,8 @@ class ForkServer:
         run_dir: str | Path,
         *,
         preload: Sequence[str] = (),
+        wanted: Sequence[str] = (),
+        folder: str = "",
         env: Mapping[str, str] | None = None,
         on_exit: Callable[[WorkerExited], None] | None = None,
         on_store_exit: Callable[[StoreExited], None] | None = None,
@@ -88,20 +94,21 @@ class ForkServer:
     ) -> Self:
         """Connect to the fork server of `run_dir`, starting one if none runs there.
 
-        `preload` and `env` (its environment; ours by default) count for a new one only. Raises Unavailable when it
-        is not ready after `ready_timeout` seconds.
+        `preload`, the modules that a job `wanted` with the `folder` where its program looks first, and `env` (its
+        environment; ours by default) count for a new one only. Raises Unavailable when it is not ready after
+        `ready_timeout` seconds.
         """
         warm = cls(Path(run_dir).absolute(), on_exit, on_store_exit, on_lost)
+        args = ["--preload", ",".join(preload), "--wanted", ",".join(wanted), "--folder", folder]
+        args += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
         try:
-            await warm._reach(preload, os.environ if env is None else env, ready_timeout, idle_exit)
+            await warm._reach(args, os.environ if env is None else env, ready_timeout)
         except asyncio.CancelledError:
             await warm._abandon()
             raise
         return warm
 
-    async def _reach(
-        self, preload: Sequence[str], env: Mapping[str, str], ready_timeout: float, idle_exit: float | None
-    ) -> None:
+    async def _reach(self, args: Sequence[str], env: Mapping[str, str], ready_timeout: float) -> None:
         end = time.monotonic() + ready_timeout
         while not await self._connect():
             if self._started and (ended := _ended(self._started)) is not None:
@@ -109,7 +116,7 @@ class ForkServer:
                     raise Unavailable(f"the fork server ended with {ended} at its start: {self._log_tail()}")
                 self._started = 0
             elif not self._started:
-                self._started = _spawn(self.run_dir, preload, env, idle_exit)
+                self._started = _spawn(self.run_dir, args, env)
             if time.monotonic() > end:
                 raise Unavailable(f"the fork server did not start within {ready_timeout:g} s: {self._log_tail()}")
             await asyncio.sleep(0.02)
@@ -126,6 +133,7 @@ class ForkServer:
             # Another agent's start was faster. Ours must not linger and take over when the other one ends.
             await self._kill_started()
         self.preload_errors = hello["preload_errors"]
+        self.wanted, self.missing = tuple(hello.get("wanted", ())), tuple(hello.get("missing", ()))
         self.kept = tuple(KeptWorker(**worker) for worker in hello["workers"])
         self.exits = tuple(WorkerExited(**ended) for ended in hello["exits"])
         self.stores = hello["stores"]
@@ -285,12 +293,9 @@ class ForkServer:
         return f"{lines[-1] if lines else 'nothing'} ({self.run_dir / LOG})"
 
 
-def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_exit: float | None) -> int:
+def _spawn(run_dir: Path, args: Sequence[str], env: Mapping[str, str]) -> int:
     private.make_folder(run_dir)
-    command = interpreter.command(
-        "holdfast.agent.forkserver.fork_server", "--run-dir", str(run_dir), "--preload", ",".join(preload)
-    )
-    command += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
+    command = interpreter.command("holdfast.agent.forkserver.fork_server", "--run-dir", str(run_dir), *args)
     log = str(run_dir / LOG)
     # Not by subprocess: its objects warn when they are dropped while the process still runs, as it should.
     return os.posix_spawn(

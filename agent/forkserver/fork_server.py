@@ -1,6 +1,6 @@
 """The fork server: one per node, with everything heavy imported, from which workers are forked in milliseconds.
 
-    python -m holdfast.agent.forkserver.fork_server --run-dir DIR [--preload MODULE,...]
+    python -m holdfast.agent.forkserver.fork_server --run-dir DIR [--preload MODULE,...] [--wanted MODULE,...]
 
 It is started by the agent in a session of its own and outlives it, so that workers keep a parent that learns how
 they end. One thread, always. It speaks JSON lines on `DIR/warm.sock`: requests `{"id", "do", ...}`, answers `{"id",
@@ -11,7 +11,6 @@ they end. One thread, always. It speaks JSON lines on `DIR/warm.sock`: requests 
 import argparse
 import fcntl
 import gc
-import importlib
 import os
 import selectors
 import signal
@@ -19,13 +18,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forkserver import forked_children, output_memory, patient_streams
+from holdfast.agent.forkserver import forked_children, output_memory, patient_streams, preloading
 from holdfast.agent.forkserver.forked_workers import ForkedWorkers
 from holdfast.agent.forkserver.json_lines import Connection, peer_uid
 from holdfast.base import private, service
@@ -35,14 +34,21 @@ SOCKET = "warm.sock"
 LOCK = "warm.lock"
 IDLE_EXIT_S = 600.0
 """Without workers and clients for so long it ends: an agent that never comes back must not cost memory forever."""
-ASKED_FOR_GPUS = "initialised the GPUs on import, so that no forked worker could use them: skipped"
 
 
 class Server:
     """The loop: sockets and process descriptors in, requests carried out, ends reported."""
 
-    def __init__(self, run_dir: Path, listener: socket.socket, errors: dict[str, str], idle_exit_s: float) -> None:
-        self.errors = errors
+    def __init__(
+        self,
+        run_dir: Path,
+        listener: socket.socket,
+        preloaded: preloading.Preloaded,
+        wanted: list[str],
+        idle_exit_s: float,
+    ) -> None:
+        """`wanted`: what was to be imported for one job, whose fork server this then is."""
+        self.preloaded, self.wanted = preloaded, wanted
         self.idle_exit_s = idle_exit_s
         self.listener = listener
         self.clients: set[Connection] = set()
@@ -88,13 +94,17 @@ class Server:
                 key.data(mask)
             self.workers.collect(is_read=bool(self.clients))
             now = time.monotonic()
-            if self.clients or self.workers.running:
+            if self._is_needed():
                 self.busy_until = now
             if self.idle_exit_s and now - self.busy_until > self.idle_exit_s:
                 self.running = False
         self.workers.end_all()
         for client in self.clients:
             client.close()
+
+    def _is_needed(self) -> bool:
+        """A job's fork server waits for no agent: the job may have ended, and the next one has another."""
+        return bool(self.workers.running or (self.workers.exits if self.wanted else self.clients))
 
     def release(self) -> None:
         """In a forked child: let go of what is the parent's. The selector's set itself is shared, so only close it."""
@@ -164,7 +174,9 @@ class Server:
         return {
             "pid": os.getpid(),
             "python": sys.version.split()[0],
-            "preload_errors": self.errors,
+            "preload_errors": self.preloaded.errors,
+            "missing": self.preloaded.missing,
+            "wanted": self.wanted,
             "threads": forked_children.threads(),
             "workers": workers,
             "exits": [asdict(ended) for ended in self.workers.exits.values()],
@@ -183,29 +195,6 @@ class Server:
         self.running = False
         self.workers.end_all()
         return {}
-
-
-def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[str]], None]) -> dict[str, str]:
-    """Import modules and call their `preload()` where they have one; what went wrong, by module.
-
-    A module that asks for GPUs while it is imported would keep every worker from them. Then `begin_anew` replaces this
-    process: the new one gets such modules as `left_out`, and workers import them themselves.
-    """
-    errors = dict.fromkeys(left_out, ASKED_FOR_GPUS)
-    for name in modules:
-        if name in left_out:
-            continue
-        try:
-            module = importlib.import_module(name)
-            if callable(hook := getattr(module, "preload", None)):
-                hook()
-        except BaseException as error:  # whatever it is, scripts that do not need this module can still run
-            errors[name] = f"{type(error).__name__}: {error}"
-            traceback.print_exc()
-        if forked_children.have_asked_for_gpus():
-            print(f"preload {name}: {ASKED_FOR_GPUS}", file=sys.stderr, flush=True)
-            begin_anew([*left_out, name])
-    return errors
 
 
 def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
@@ -230,7 +219,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.agent.forkserver.fork_server")
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the socket and the record of exits")
     parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
-    parser.add_argument("--left-out", default="", help="those of them that initialise GPUs on import")
+    parser.add_argument("--wanted", default="", help="modules of one job, which is refused if one is not installed")
+    parser.add_argument("--folder", default="", help="where those are looked for first")
+    parser.add_argument("--left-out", default="", help="those that no worker could be forked after, and why")
     parser.add_argument("--sockets", type=int, nargs=2, help="listening socket and lock, inherited across a restart")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
     options = parser.parse_args()
@@ -252,22 +243,23 @@ def main() -> int:
         print(f"a fork server already serves {options.run_dir}", file=sys.stderr)
         return 3
 
-    def begin_anew(left_out: list[str]) -> None:
+    def begin_anew(left_out: Mapping[str, str]) -> None:
         # Clients that connected meanwhile wait at the socket and notice nothing. The last of repeated flags counts.
         sockets = listener.fileno(), lock
         for descriptor in sockets:
             os.set_inheritable(descriptor, True)
-        reported = ["--left-out", ",".join(left_out), "--sockets", *map(str, sockets)]
+        reported = ["--left-out", preloading.to_text(left_out), "--sockets", *map(str, sockets)]
         os.execv(sys.executable, [*sys.orig_argv, *reported])
 
-    modules, left_out = ([name for name in names.split(",") if name] for names in (options.preload, options.left_out))
-    with service.gc_paused():
-        errors = preload(modules, left_out, begin_anew)
+    modules, wanted = ([name for name in names.split(",") if name] for names in (options.preload, options.wanted))
+    left_out = preloading.from_text(options.left_out)
+    with service.gc_paused(), preloading.looked_up_in(options.folder):
+        preloaded = preloading.preload(modules, wanted, left_out, begin_anew)
     gc.collect()
     gc.freeze()  # what exists now is never freed: no collection in a worker should copy its pages
     if (count := forked_children.threads()) != 1:
         print(f"the preloaded modules left {count} threads: forked workers may hang", file=sys.stderr, flush=True)
-    server = Server(options.run_dir.absolute(), listener, errors, options.idle_exit)
+    server = Server(options.run_dir.absolute(), listener, preloaded, wanted, options.idle_exit)
     server.workers.hold(lock)
     server.serve()
     (options.run_dir / SOCKET).unlink(missing_ok=True)

@@ -57,7 +57,9 @@ class WorkerSpec:
         """A field that is as ever stays away: a fork server of an older version may still serve here."""
         plain = asdict(self)
         usual = {one.name: one.default for one in fields(Program) if one.name in _NEWER}
-        plain["program"] = {name: value for name, value in plain["program"].items() if value != usual.get(name, ...)}
+        program = {name: value for name, value in plain["program"].items() if value != usual.get(name, ...)}
+        program.pop("preload", None)  # the fork server's, not the worker's
+        plain["program"] = program
         return plain if self.in_memory else {name: plain[name] for name in plain if name != "in_memory"}
 
     @classmethod

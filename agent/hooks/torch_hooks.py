@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast.agent import probe
 from holdfast.agent.hooks import finite as torch_finite
+from holdfast.agent.hooks import global_steps, import_times, imports, saves
 from holdfast.agent.hooks import groups as torch_groups
-from holdfast.agent.hooks import imports, saves
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.wire.types import Phase
 
@@ -62,6 +62,7 @@ _times: torch_spans.StepTimes | None = None
 def install_when_imported() -> None:
     """Install now if torch is here already, else as soon as the script imports it."""
     saves.watch()
+    import_times.watch()
     imports.when_imported("torch", lambda torch: install())
 
 
@@ -92,6 +93,7 @@ class _Steps:
         self.finite = torch_finite.Finite(torch)
         self.first: weakref.ref[Any] | None = None
         self.count = 0
+        self.known = global_steps.GlobalSteps()
 
     def before(self, optimizer: Any, args: object, kwargs: object) -> None:
         probe.operation("")  # the backward pass, whose end is not reported, is over
@@ -110,7 +112,12 @@ class _Steps:
             return
         if self.finite.began_spoilt and not self.finite.spoilt:
             return  # a step on parameters that are not finite is no progress
-        probe.observed_step(self.count, self.finite.spoilt)
+        if self.count == 0:
+            import_times.first_step()
+        if self.known.is_known:
+            probe.observed_step(self.known.number(), self.finite.spoilt, is_numbered=True)
+        else:
+            probe.observed_step(self.count, self.finite.spoilt)
         self.count += 1
         if not probe.spoke() and probe.poisoned():
             self.poison(optimizer)
@@ -128,6 +135,7 @@ class _Steps:
 
 def _watch_optimizers(torch: Any) -> None:
     steps = _Steps(torch)
+    global_steps.watch(steps.known)
     optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it as an attribute
     optimizers.register_optimizer_step_pre_hook(steps.before)
     optimizers.register_optimizer_step_post_hook(steps.after)

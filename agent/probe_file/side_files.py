@@ -37,6 +37,14 @@ def leave_restored(step: int, source: str, seconds: float, num_bytes: int) -> No
     _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "the source of the state is not reported")
 
 
+def leave_imports(seconds: float, frameworks: list[str]) -> None:
+    """How long the imports of this worker took, and which frameworks were among them. Of rank 0 alone."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    said = {"seconds": seconds, "frameworks": ",".join(frameworks)}
+    _leave(layout.IMPORTS_SUFFIX, json.dumps(said).encode(), "the time of imports is not reported")
+
+
 def leave_saved(live: Memory, target: object, is_sure: bool, now: int) -> None:
     """As `probe.observed_save`, at `now` by the monotonic clock (ns)."""
     path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)

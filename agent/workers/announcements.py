@@ -1,15 +1,15 @@
-"""Reads what a job's rank 0 leaves beside its probe, its plan and where its state came from; reports it once."""
+"""Reads what a job's rank 0 leaves beside its probe (plan, source of its state, time of its imports), each once."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.agent.forkserver.worker_spec import Key
-from holdfast.agent.probe_file.layout import PLAN_SUFFIX, RESTORED_SUFFIX
+from holdfast.agent.probe_file.layout import IMPORTS_SUFFIX, PLAN_SUFFIX, RESTORED_SUFFIX
 from holdfast.base import bounds, files, log
 from holdfast.wire import types as t
 
-_MAX_BYTES = {PLAN_SUFFIX: 32 << 20, RESTORED_SUFFIX: 4 << 10}
+_MAX_BYTES = {PLAN_SUFFIX: 32 << 20, RESTORED_SUFFIX: 4 << 10, IMPORTS_SUFFIX: 4 << 10}
 
 
 def _plan(job: str, generation: int, data: bytes) -> t.Event:
@@ -28,7 +28,17 @@ def _restored(job: str, generation: int, data: bytes) -> t.Event:
     )
 
 
-_KINDS: dict[str, Callable[[str, int, bytes], t.Event]] = {PLAN_SUFFIX: _plan, RESTORED_SUFFIX: _restored}
+def _imports(job: str, generation: int, data: bytes) -> t.Event:
+    said = json.loads(data)
+    seconds = bounds.amount(float(said["seconds"]))
+    return t.ImportsTimed(job, generation, seconds, bounds.text(str(said["frameworks"]), 200))
+
+
+_KINDS: dict[str, Callable[[str, int, bytes], t.Event]] = {
+    PLAN_SUFFIX: _plan,
+    RESTORED_SUFFIX: _restored,
+    IMPORTS_SUFFIX: _imports,
+}
 
 
 class Announcements:

@@ -1,11 +1,26 @@
 """The environment of one worker: torchrun's variables, so that a script written for it needs no change."""
 
+import os
 from collections.abc import Mapping
 
 from holdfast.base.errors import UsageError
 from holdfast.wire import messages as msg
 
 _NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
+
+
+def job_environment(base: Mapping[str, str], program: msg.Program) -> dict[str, str]:
+    """What all workers of a job have in common, of which their fork server may know."""
+    return {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)} | program.env
+
+
+def program_folder(program: msg.Program) -> str:
+    """The folder that Python puts first on the path of this program."""
+    if program.module:
+        return program.cwd
+    path = os.path.join(program.cwd, program.target)
+    is_whole = os.path.isdir(path) or path.endswith((".zip", ".pyz"))
+    return path if is_whole else os.path.dirname(os.path.realpath(path))
 
 
 def worker_environment(
@@ -16,8 +31,7 @@ def worker_environment(
     The store runs outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`): each is a client of it, rank 0 too.
     """
     local_world = sum(r.group_rank == place.group_rank for r in order.ranks)
-    env = {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)}
-    env |= order.program.env
+    env = job_environment(base, order.program)
     if local_world > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
     if order.master_addr in ("127.0.0.1", "::1", "localhost"):

@@ -19,10 +19,11 @@ from holdfast.agent.processes.guard import PartGuard
 from holdfast.agent.workers import log_files, stacks
 from holdfast.agent.workers.environment import worker_environment
 from holdfast.agent.workers.exit_reports import ExitReports
+from holdfast.agent.workers.fork_servers import ForkServers
 from holdfast.agent.workers.probes import WorkerProbes
 from holdfast.agent.workers.rendezvous_stores import RendezvousStores
 from holdfast.base import log, private
-from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.base.errors import Unavailable, UsageError
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
@@ -38,7 +39,7 @@ def shared_dir(state_dir: Path) -> Path:
 
 
 class Workers:
-    """Owns the connection to the fork server. `on_event` gets the events for the controller."""
+    """Owns the connections to the fork servers. `on_event` gets the events for the controller."""
 
     def __init__(
         self,
@@ -63,9 +64,10 @@ class Workers:
         self._exits = ExitReports(
             self.run_dir, logs, kernel, self._probes, self._progress, on_log, guard or PartGuard()
         )
-        self._preload, self._environ, self._has_time = preload, dict(environ), has_time
-        self._fork_server: ForkServer | None = None
-        self._opening: asyncio.Task[ForkServer] | None = None
+        self._environ, self._has_time = dict(environ), has_time
+        self._servers = ForkServers(
+            self.run_dir, preload, self._environ, self._exited, self._store_exited, self._opened, self._notice
+        )
         self._tasks: set[asyncio.Future[None]] = set()
         self._stores = RendezvousStores()
         self.kept: dict[Key, msg.KeptWorker] = {}
@@ -79,51 +81,30 @@ class Workers:
     @property
     def existing(self) -> bool:
         """Whether an earlier agent left a fork server here."""
-        return (self.run_dir / "warm.sock").exists()
+        return self._servers.existing
 
     @property
     def has_fork_server(self) -> bool:
         """Whether a worker can be forked at once."""
-        return self._fork_server is not None
+        return self._servers.own is not None
 
     async def open(self) -> ForkServer:
         """Connect to the fork server, starting it if need be; adopts the workers that it holds."""
-        if self._fork_server is not None:
-            return self._fork_server
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
-        try:
-            return await asyncio.shield(self._opening)
-        except BaseException:
-            if self._opening is not None and self._opening.done():
-                self._opening = None
-            raise
+        return await self._servers.open()
 
-    async def _open(self) -> ForkServer:
-        warm = await ForkServer.open(
-            self.run_dir,
-            preload=self._preload,
-            env=self._environ,
-            on_exit=self._exited,
-            on_store_exit=self._store_exited,
-            on_lost=self._lost,
-        )
-        self._fork_server, self._opening = warm, None
-        for name, error in warm.preload_errors.items():
-            self._notice("warm", t.Severity.INFO, f"the fork server could not import {name}: {error}")
+    def _opened(self, warm: ForkServer) -> None:
         self._stores.adopt(warm.stores)
         for worker in warm.kept:
-            self._adopt(worker)
+            self._adopt(worker, warm)
         for exited in warm.exits:
             self._exited(exited)
-        return warm
 
-    def _adopt(self, worker: msg.KeptWorker) -> None:
+    def _adopt(self, worker: msg.KeptWorker, warm: ForkServer) -> None:
         key = (worker.job, worker.generation, worker.rank)
         self.newest[worker.job] = max(worker.generation, self.newest.get(worker.job, 0))
         known = key in self.kept
         self.kept[key] = worker
-        outputs = self._fork_server.outputs.get(key) if self._fork_server is not None else None
+        outputs = warm.outputs.get(key)
         self._ended.setdefault(key, asyncio.Event())
         if not known and worker.running:
             self._logs.paths(*key, from_end=True, users=log_files.of_process(worker.pid))
@@ -133,24 +114,10 @@ class Workers:
         if not known and worker.running:
             log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
 
-    def _lost(self) -> None:
-        """The fork server died: a new one takes its workers over; it sees that they end, but not how."""
-        if self._fork_server is not None:
-            self._spawn(self._fork_server.close())
-        self._fork_server = None
-        self._notice("warm", t.Severity.WARNING, "the fork server died; its workers continue, a new one is started")
-        self._spawn(self._reopen())
-
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _reopen(self) -> None:
-        try:
-            await self.open()
-        except HoldfastError as error:
-            self._notice("warm", t.Severity.CRITICAL, str(error))
 
     def _store_exited(self, exited: StoreExited) -> None:
         if self._stores.exited(exited.job):
@@ -204,13 +171,12 @@ class Workers:
         self._ended.pop(key, None)
         self._exits.forget(key)
         self._probes.path(key).unlink(missing_ok=True)
-        if self._fork_server is not None:
-            self._spawn(self._ack(key))
+        self._spawn(self._ack(key))
 
     async def _ack(self, key: Key) -> None:
-        if self._fork_server is not None:
+        for warm in self._servers.connected(key[0]):
             try:
-                await self._fork_server.ack_exit(*key)
+                await warm.ack_exit(*key)
             except Unavailable as error:
                 log.debug("warm.ack", error=str(error))  # it will report the exit again, and we will drop it again
 
@@ -225,7 +191,7 @@ class Workers:
                 return await self._start(command, order)
             case msg.StopWorkers() as order:
                 stopped = await self._stop(command.job, command.generation, order.grace)
-                await self._stores.stop(self._fork_server, command.job, command.generation)
+                await self._stores.stop(self._servers.own, command.job, command.generation)
                 return stopped
             case msg.Inject() as order:
                 return await self._inject(command, order)
@@ -248,7 +214,8 @@ class Workers:
         await self._stop(job, generation - 1, 0.0)
         self.newest[job] = generation
         self._reported = {key for key in self._reported if key[0] == job and key[1] >= generation - 1}
-        warm = await self.open()
+        await self._servers.end_idle(but=job, busy={key[0] for key in self.kept})
+        warm = await self._servers.for_job(job, order.program)
         private.shared_folder(self.shm)
         with contextlib.suppress(OSError):
             self._exits.make_folder()
@@ -298,28 +265,33 @@ class Workers:
             return {"stopped": "0"}
         count = len(left())
         if grace > 0:
-            await (await self.open()).kill(job, generation, -1, signal.SIGTERM)
+            await self._kill(job, generation, signal.SIGTERM)
             await self._wait_gone(left(), grace)
         if left():
-            await (await self.open()).kill(job, generation, -1, signal.SIGKILL)
+            await self._kill(job, generation, signal.SIGKILL)
             await self._wait_gone(left(), _GONE_TIMEOUT)
         if left():
             ranks = ", ".join(str(k[2]) for k in left())
             raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
         return {"stopped": str(count)}
 
+    async def _kill(self, job: str, generation: int, number: int) -> None:
+        """Send a signal to all workers of the job up to this generation, whichever fork server has them."""
+        for warm in await self._servers.reached(job):
+            await warm.kill(job, generation, -1, number)
+
     async def _find_late(self, job: str, generation: int) -> None:
         """Workers whose start was not answered in time may run all the same: they end with their generation."""
         late = {key for key in self._unanswered if key[0] == job and key[1] <= generation}
         if not late:
             return
-        for worker in await (await self.open()).workers():  # answered after those starts
-            key = (worker.job, worker.generation, worker.rank)
-            if key in late and worker.running:
+        for warm in await self._servers.reached(job):
+            for worker in await warm.workers():  # answered after those starts
+                key = (worker.job, worker.generation, worker.rank)
+                if key not in late or not worker.running:
+                    continue
                 self.kept.setdefault(key, worker)
-                if (
-                    outputs := self._fork_server.outputs.get(key) if self._fork_server is not None else None
-                ) is not None:
+                if (outputs := warm.outputs.get(key)) is not None:
                     self._logs.paths(*key)
                     self._logs.follow(*key, outputs)
         self._unanswered -= late
@@ -328,7 +300,7 @@ class Workers:
         """Ask all workers to end, and give them so many seconds for it. Raises Unavailable."""
         left = [key for key, worker in self.kept.items() if worker.running]
         for job, generation in sorted({key[:2] for key in left}):
-            await (await self.open()).kill(job, generation, -1, signal.SIGTERM)
+            await self._kill(job, generation, signal.SIGTERM)
         await self._wait_gone(left, grace)
 
     async def _wait_gone(self, keys: list[Key], timeout: float) -> None:
@@ -372,19 +344,16 @@ class Workers:
         return {"rank": str(readers[0].rank)}
 
     def leaders(self) -> list[int]:
-        """Processes from which everything here descends: the fork server, and workers whose fork server died."""
-        warm = [self._fork_server.pid] if self._fork_server is not None else []
-        return warm + [worker.pid for worker in self.kept.values() if worker.running]
+        """Processes from which everything here descends: the fork servers, and workers whose fork server died."""
+        return [warm.pid for warm in self._servers.connected()] + [
+            worker.pid for worker in self.kept.values() if worker.running
+        ]
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def close(self, end_workers: bool) -> None:
         """Leave the workers to the fork server, or end everything."""
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait({self._opening}, timeout=5)
-        if self._fork_server is not None:
-            await (self._fork_server.shutdown() if end_workers else self._fork_server.close())
+        await self._servers.close(end_workers)
         self._probes.close()
         if end_workers and self.shm.is_dir():
             for path in self.shm.iterdir():

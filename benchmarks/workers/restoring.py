@@ -28,7 +28,7 @@ from holdfast.checkpoint.commit.fence import Fence, claim
 from holdfast.checkpoint.commit.save import SavingWorkers, save
 from holdfast.checkpoint.format.arrays import HeldShard, new, to_bytes
 from holdfast.checkpoint.format.checksum import checksums
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.restore.group import Alone, ProcessGroup
 from holdfast.checkpoint.restore.memory import restore_from_memory
@@ -37,6 +37,7 @@ from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.snapshots.files import own_file, peer_file
 from holdfast.checkpoint.stores.opening import open_store
+from holdfast.plan.tiles import TensorShard
 
 JOB, STEP = "bench", 1
 Shards = Mapping[str, Sequence[HeldShard]]

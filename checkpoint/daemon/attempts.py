@@ -29,11 +29,12 @@ from holdfast.checkpoint.format import parts
 from holdfast.checkpoint.format.checksum import Buffer
 from holdfast.checkpoint.format.manifest import Manifest, part_from_json, part_to_json
 from holdfast.checkpoint.format.parts import Part, part_name
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.format.transfer import Share
 from holdfast.checkpoint.format.worker_state import merged
 from holdfast.checkpoint.stores.folder import Slot, read_manifest
 from holdfast.checkpoint.stores.store import Store
+from holdfast.plan.tiles import TensorShard
 
 
 class AttemptRefused(CheckpointError):

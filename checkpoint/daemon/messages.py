@@ -19,8 +19,9 @@ from typing import Any
 from holdfast.base.errors import UsageError
 from holdfast.checkpoint.commit.fence import Fence
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor
 from holdfast.checkpoint.snapshots.files import is_plain
+from holdfast.plan.tiles import TensorShard
 
 Json = dict[str, Any]
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.checkpoint.format.checksum import Buffer as Buffer
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
+from holdfast.plan.tiles import TensorShard
 
 
 @dataclass(frozen=True, slots=True)

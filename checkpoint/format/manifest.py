@@ -17,7 +17,8 @@ from typing import Any
 from holdfast.checkpoint.errors import ManifestInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES
 from holdfast.checkpoint.format.parts import Entry, Part
-from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor
+from holdfast.plan.tiles import TensorShard
 
 VERSION = 2
 DEPTH = 400
@@ -113,7 +114,7 @@ def _manifest(body: Mapping[str, Any]) -> Manifest:
         _require(_is_count(body[name]), f"{name} is {_short(body[name])}")
     for name in ("mesh", "state", "values"):
         # The same bound wherever it is read, however deep the reader itself is.
-        _require(not _is_deeper(body[name], DEPTH), f"{name} is more than {DEPTH} levels deep")
+        _require(not is_deeper(body[name], DEPTH), f"{name} is more than {DEPTH} levels deep")
     created, mesh = body["created"], body["mesh"]
     created = min(max(created, 0.0), _END)  # a clock may have been wrong: the state is none the worse for it
     _require(all(_is_count(n) and n for n in mesh.values()), f"mesh is {_short(mesh)}")
@@ -219,7 +220,8 @@ def _bare(name: str) -> str:
     return name if name.isprintable() and len(name) <= 80 else _short(name)
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether JSON has more levels of objects and lists than that."""
     level = [value]
     for _ in range(levels + 1):
         level = [one for one in level if isinstance(one, dict | list) and one]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.checksum import Buffer, Summed
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.format.transfer import Share
+from holdfast.plan.tiles import TensorShard
 
 if TYPE_CHECKING:  # a process that only inspects checkpoints has no numpy
     from holdfast.checkpoint.format.arrays import HeldShard

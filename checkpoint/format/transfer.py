@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.format.tiles import Layout, TensorShard, cells, pieces
+from holdfast.checkpoint.format.tiles import Layout, pieces
+from holdfast.plan.tiles import TensorShard, cells
 
 GRAIN_BYTES = 4 << 20
 """Parts smaller than this are not cut for the sake of balance."""

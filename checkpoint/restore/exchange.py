@@ -21,9 +21,10 @@ from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.arrays import Buffer, HeldShard, to_bytes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.parts import Part
-from holdfast.checkpoint.format.tiles import TensorShard, runs
+from holdfast.checkpoint.format.tiles import runs
 from holdfast.checkpoint.restore.host_peers import AHEAD, HostPeers, HostWire, Sending
 from holdfast.checkpoint.restore.reading import ByteSpan, Delivery
+from holdfast.plan.tiles import TensorShard
 
 _IN_FLIGHT = 8
 Array = npt.NDArray[Any]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.checkpoint.commit.fence import CLAIMS
 from holdfast.checkpoint.commit.retention import is_protected
-from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, PartInvalid
+from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, PartInvalid, StoreMissing
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.parts import Part
@@ -49,6 +50,12 @@ def list_checkpoints(url: str, report: Report = _nothing) -> list[CheckpointInfo
     """Committed checkpoints, newest first; a store that is not there has none. Raises StoreUnsupported, OSError."""
     store = open_store(url)
     return [_info(store, slot, manifest) for slot, manifest in committed(store, report)]
+
+
+def check_store(store: Store) -> None:
+    """StoreMissing if no run has ever written to this folder, for example one that holds stores. OSError."""
+    if not slots(store) and f"{CLAIMS}/" not in store.list():
+        raise StoreMissing(f"{store.url} is no checkpoint store: it has no step-... and no {CLAIMS}; name its folder")
 
 
 def find(store: Store, step: int | None = None, report: Report = _nothing) -> tuple[Slot, Manifest]:

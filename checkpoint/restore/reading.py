@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from holdfast.checkpoint.errors import CheckpointMismatch
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import Cell, GlobalTensor, Layout, TensorShard, cells, runs, shards_of_run
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, runs, shards_of_run
 from holdfast.checkpoint.format.transfer import balanced
+from holdfast.plan.tiles import Cell, TensorShard, cells
 
 SPAN_BYTES = 8 << 20
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, Buffer, chunk_sum
 from holdfast.checkpoint.format.parts import Entry, held_bytes
-from holdfast.checkpoint.format.tiles import TensorShard, runs
+from holdfast.checkpoint.format.tiles import runs
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Snapshot
+from holdfast.plan.tiles import TensorShard
 
 
 class CheckedReading:

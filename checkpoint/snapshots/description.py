@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.format.parts import Entry
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
+from holdfast.plan.tiles import TensorShard
 
 _ALIGN = 64
 

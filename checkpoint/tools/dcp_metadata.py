@@ -29,8 +29,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard, cells
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.worker.torch_state import dtype_name
+from holdfast.plan.tiles import TensorShard, cells
 
 # Module and name, no dots in the name: what such metadata is made of, and no way to anything else.
 _METADATA = (

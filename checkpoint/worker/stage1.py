@@ -25,7 +25,7 @@ from holdfast.checkpoint.commit.save import SavingWorkers
 from holdfast.checkpoint.daemon.client import DaemonClient
 from holdfast.checkpoint.daemon.messages import Join, Leader, Peer, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.restore.group import SavingGroup
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
@@ -34,6 +34,7 @@ from holdfast.checkpoint.snapshots.peers import choose_peers
 from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatch, Run
 from holdfast.checkpoint.worker.snapshot import Snapshotter
 from holdfast.checkpoint.worker.stale_files import current_files, sweep
+from holdfast.plan.tiles import TensorShard
 
 Tensors = Mapping[str, tuple[GlobalTensor, TensorShard, Tensor]]
 """What a worker holds, by name: of which tensor, which part, and where."""

@@ -11,7 +11,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.arrays import HeldShard, held, new
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
+from holdfast.plan.tiles import TensorShard
 
 DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,

@@ -22,12 +22,13 @@ from torch.optim import Optimizer
 
 from holdfast.base.errors import UsageError
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.format.worker_state import WORKERS, differing, is_own_name, of_worker, own_name
 from holdfast.checkpoint.worker import optimizer_state
 from holdfast.checkpoint.worker.plain_data import EntryPlace, Leaf, as_dict, check, join, name_all, named_child, split
 from holdfast.checkpoint.worker.stage1 import Tensors
 from holdfast.checkpoint.worker.torch_state import local_of, local_part, place, unkept
+from holdfast.plan.tiles import TensorShard
 
 
 class Randomness:

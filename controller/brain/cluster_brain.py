@@ -174,6 +174,9 @@ class ClusterBrain:
             case t.ProgressSeen() as seen:
                 brain = self._of(event.node, seen.job, seen.generation, seen.rank)
                 return brain.progressed(seen) if brain is not None else []
+            case t.ImportsTimed() as timed:
+                brain = self._of(event.node, timed.job, timed.generation, 0)
+                return brain.recovery.imported(timed) if brain is not None else []
             case t.StateRestored() as restored:
                 brain = self._of(event.node, restored.job, restored.generation, 0)
                 return brain.recovery.restored(restored, now) if brain is not None else []

@@ -13,6 +13,7 @@ from holdfast.controller.diagnosis.suspects import Suspects
 from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job.elastic import Elastic
 from holdfast.controller.job.ending import Ending
+from holdfast.controller.job.lifecycle import Failure
 from holdfast.controller.job.node_loss import NodeLoss
 from holdfast.controller.job.preemption import Preemption
 from holdfast.controller.job.recovery import Recovery
@@ -121,9 +122,18 @@ class JobBrain:
         if failure is not None and self.c.life.stage is not Stage.ENDING:
             if failure.what == "stop":
                 return self.recovery.would_not_end(failure.node, failure.error, now)
+            if failure.is_refused:
+                return self._refused(failure, now)
             finding = self.recovery.command_finding(failure.kind, failure.node, failure.error, now)
             return self.recovery.found(finding, now)
         return self.advance(now)
+
+    def _refused(self, failure: Failure, now: Instant) -> list[Action]:
+        """The request itself is wrong: the job ends as a command with bad input does."""
+        live = self.c.book.live()
+        closed = books.closed(live, IncidentState.FAILED, now) if live is not None else []
+        final = (JobStatus.FAILED, f"{failure.node}: {failure.error}", 2)
+        return closed + self.c.life.end(self.c.job, self.c.nodes, final, 0.0, now)
 
     def advance(self, now: Instant) -> list[Action]:
         """Go on as far as answers, nodes and the queue allow."""

@@ -59,6 +59,8 @@ class Facts:
     """Since when the job has been in this state."""
     restarts: int = 0
     step: int = -1
+    step_of_life: int | None = None
+    """Newest step since the last restart, where it is not known which step of the job that is."""
     max_steps: int | None = None
     stepped_at: float | None = None
     """When the newest step ended."""
@@ -85,3 +87,5 @@ class Facts:
     doubtful: tuple[tuple[str, str], ...] = ()
     """Nodes of the job that are not healthy: name and state."""
     spares: int = 0
+    certificates_end: float | None = None
+    """Wall seconds at which the first certificate ends, of the controller, the authority and the job's nodes."""

@@ -5,7 +5,7 @@ it is, since when and what it costs, what is being done, and the one next action
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.controller.health.facts import Facts, Fault, Slow
@@ -93,9 +93,10 @@ def judge(facts: Facts) -> Health:
     found = [one for rule in _RULES if (one := rule(facts)) is not None]
     order = list(Condition)
     found.sort(key=lambda one: order.index(one.condition))
+    lead, *others = found or [_well(facts)]
     if facts.state.ended:
-        found = found[:1]
-    return Health(found[0], tuple(found[1:])) if found else Health(_well(facts))
+        return Health(lead)
+    return Health(replace(lead, basis=(*lead.basis, *_standing(facts))), tuple(others))
 
 
 def length(seconds: float) -> str:
@@ -121,6 +122,13 @@ def _failed(f: Facts) -> Found | None:
     )  # fmt: skip
 
 
+def _step(f: Facts, of: int | None = None) -> str:
+    """Which step it is at: of the job where that is known."""
+    if f.step_of_life is not None:
+        return f"step {f.step_of_life} of this life" if f.step_of_life >= 0 else "the restart"
+    return f"step {f.step}" + (f" of {of}" if of else "")
+
+
 def _lost(f: Facts) -> tuple[str, str]:
     """What the failure cost, and where the next start resumes."""
     if f.step < 0:
@@ -142,13 +150,14 @@ def _stopped(f: Facts) -> Found | None:
     if f.state is not JobStatus.STOPPED:
         return None
     why = f": {f.reason}" if f.reason else ""
-    return Found(Condition.STOPPED, f"Stopped after step {f.step}{why}", f.since)
+    return Found(Condition.STOPPED, f"Stopped after {_step(f)}{why}", f.since)
 
 
 def _finished(f: Facts) -> Found | None:
     if f.state is not JobStatus.FINISHED:
         return None
-    return Found(Condition.FINISHED, f"Finished after {f.step + 1} steps and {_many(f.restarts, 'restart')}.", f.since)
+    steps = f"{f.step + 1} steps" + (" in all attempts" if f.step_of_life is not None else "")
+    return Found(Condition.FINISHED, f"Finished after {steps} and {_many(f.restarts, 'restart')}.", f.since)
 
 
 def _waiting(f: Facts) -> Found | None:
@@ -204,7 +213,7 @@ def _no_progress(f: Facts) -> Found | None:
     silent = f.now - f.stepped_at
     if silent <= max(LATE_S, LATE_STEPS * (f.step_seconds or 0.0)):
         return None
-    sentence = f"No step for {length(silent)}: the workers run, but no step has ended since step {f.step}."
+    sentence = f"No step for {length(silent)}: the workers run, but no step has ended since {_step(f)}."
     action = "`holdfast stacks` shows what the ranks do."
     return Found(Condition.NO_PROGRESS, sentence, f.stepped_at, action, remedy=Remedy.STACKS)
 
@@ -280,8 +289,7 @@ def _lost_all(f: Facts) -> Found | None:
 
 
 def _well(f: Facts) -> Found:
-    of = f" of {f.max_steps}" if f.max_steps else ""
-    at = f"at step {f.step}{of}" if f.step >= 0 else "before its first step"
+    at = f"at {_step(f, f.max_steps)}" if f.step >= 0 else "before its first step"
     return Found(Condition.WELL, f"Training normally, {at}, with {_many(f.restarts, 'restart')} so far.", f.since)
 
 
@@ -318,6 +326,19 @@ def _named(slow: Slow) -> str:
 
 def _doing(fault: Fault) -> str:
     return f"{fault.action}: {fault.phase}" if fault.action and fault.phase else fault.action or fault.phase
+
+
+def _standing(f: Facts) -> tuple[str, ...]:
+    """What any judgement of a job that is not over rests on besides: what there is for the next fault."""
+    parts = [_many(f.spares, "spare node")]
+    if f.at_risk is not None:
+        parts.append(f"{length(f.at_risk)} of work not stored")
+    if f.certificates_end is not None:
+        left = f.certificates_end - f.now
+        parts.append(
+            f"certificates valid for {length(left)}" if left > 0 else f"a certificate expired {length(-left)} ago"
+        )
+    return ("; ".join(parts),)
 
 
 def _basis(fault: Fault) -> tuple[str, ...]:

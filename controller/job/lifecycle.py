@@ -25,6 +25,8 @@ class Failure:
     what: str
     node: str
     error: str
+    is_refused: bool = False
+    """Can the node tell that it never works? The request is wrong then, and no restart attempt helps."""
 
     @property
     def kind(self) -> t.FindingKind:
@@ -54,6 +56,7 @@ class Lifecycle:
     missing: str = ""
     pending_diagnosis: str | None = None  # the node that is tested before the next generation starts
     pending_since: float = 0.0
+    not_before: float = 0.0  # mono at which the next generation may start: the ones before made no progress
     dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
     taken: list[str] = field(default_factory=list)  # and those that it has in addition
     unreported: set[str] = field(default_factory=set)  # after a controller restart: nodes with an unknown launch
@@ -197,6 +200,8 @@ class Lifecycle:
             actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
         if self.waiting or self._blocked(nodes) or not self.store or self.pending_diagnosis is not None:
             return actions
+        if now.mono < self.not_before:
+            return actions
         if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
             self.store = ""  # a node left meanwhile: ask again, on the new first node
             return actions + self._clear(job, nodes, now)
@@ -277,7 +282,7 @@ class Lifecycle:
             self.store = f"{result.data['host']}:{result.data['port']}"
         if result.ok:
             return None
-        return Failure(what, node, result.error)
+        return Failure(what, node, result.error, "refused" in result.data)
 
     def node_left(self, name: str) -> None:
         """Its answers will not come; what it holds is not known to have ended."""

@@ -52,6 +52,8 @@ class Case:
     """Whether a worker ended for lack of disk space on a node with a full disk."""
     went_back: bool = False
     """Whether the job rolled back for the same steps before."""
+    worked_before: bool = False
+    """Whether the job did a step in an earlier restart attempt, and none in this one."""
 
     @property
     def row(self) -> FindingRow:
@@ -84,6 +86,13 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.cause.kind is t.FindingKind.EVICTION,
         Move.EVICT,
         lambda c: "evicted by an operator",
+    ),
+    Rule(
+        "a worker exited with code 2, as programs do that refuse their arguments or settings; unless only an earlier "
+        "attempt did a step",
+        lambda c: _refuses_input(c.cause) and not c.worked_before and not c.no_room,
+        Move.STOP,
+        lambda c: f"exit code 2 is final: {c.cause.text}",
     ),
     Rule(
         "a pause reached its limit, and the job's `max_restarts` is used up: no pause marks a job failed",
@@ -171,6 +180,11 @@ def _should_go(case: Case) -> bool:
     return case.row.fault is Fault.NODE and case.replaceable and case.node_failures >= case.options.node_failures
 
 
+def _refuses_input(cause: Finding) -> bool:
+    """argparse, click and Holdfast's trainer exit with 2 for wrong input, which a restart does not change."""
+    return cause.kind is t.FindingKind.WORKER_EXIT and cause.exit_code == 2
+
+
 def _is_cut_off(case: Case) -> bool:
     return case.cause.kind is t.FindingKind.NODE_CUT_OFF and bool(case.node) and case.replaceable
 
@@ -216,6 +230,12 @@ _WHY = {
 }
 
 
+def backoff_before(attempt: int, longest: float) -> float:
+    """Seconds to wait before this one of the restart attempts in a row without progress: 0, 1, 2, 4, ... at most
+    `longest`. What ends them may pass by itself (a server that restarts), and a loop of restarts costs others."""
+    return min(2.0 ** min(attempt - 2, 16), longest) if attempt >= 2 else 0.0
+
+
 def count_try(job: Job, cause: Finding, now: Instant) -> None:
     """Note a failed attempt of the job before deciding: progress since the last one resets the count.
 
@@ -237,6 +257,7 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
     else:
         job.fruitless += 1
         job.fruitless_node = cause.node if cause.node == job.fruitless_node else ""
+    job.progress.count_idle(life, by_steps=is_nan, is_newer=job.numbers_steps and job.best_step > job.fruitless_step)
     job.fruitless_step, job.signature = job.best_step, cause.signature
 
 
@@ -263,6 +284,11 @@ def is_pause(cause: Finding) -> bool:
 def counts_as_try(cause: Finding) -> bool:
     """Whether it counts as a restart attempt."""
     return is_failure(cause.kind) and cause.kind is not t.FindingKind.RESTART and not is_pause(cause)
+
+
+def may_repeat(cause: Finding) -> bool:
+    """May the program itself end so in the next attempt, too? A kill from outside repeats by chance only."""
+    return rows()[cause.kind].fault is Fault.PROGRAM or cause.kind is t.FindingKind.WORKER_OOM
 
 
 def counts_against(cause: Finding) -> bool:

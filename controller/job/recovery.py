@@ -114,6 +114,11 @@ class Recovery:
                 self.c.life.pending_diagnosis, self.c.life.pending_since = case.node, now.mono
                 self.c.history(case.node).tested_at = now.wall
             phase = "evicting" if decision.move is policy.Move.EVICT else "suspended"
+            backoff = self._backoff(decision.move, cause, job)
+            self.c.life.not_before = now.mono + backoff
+            if backoff:
+                incident.reason += f"; waiting {backoff:g} s before attempt {job.progress.idle} without progress"
+                phase = "waiting"
             return [*noted, said, *self.recover(incident, job, now, phase)]
         if decision.move is policy.Move.STOP:
             actions = [books.saved(incident), said, *books.closed(incident, IncidentState.FAILED, now)]
@@ -122,6 +127,12 @@ class Recovery:
         if decision.move is policy.Move.WATCH:
             return [books.saved(incident), said]
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
+
+    def _backoff(self, move: policy.Move, cause: Finding, job: Job) -> float:
+        """Seconds before the next attempt. None where something changes with it (other nodes, an older state), where
+        the fault is not the program's, and where it counts as no attempt."""
+        is_same_again = move is policy.Move.RESTART and policy.counts_as_try(cause) and policy.may_repeat(cause)
+        return policy.backoff_before(job.progress.idle, self.c.options.restart_backoff) if is_same_again else 0.0
 
     def _go_back(self, cause: Finding, job: Job) -> str:
         """From the next generation on, states that older ones kept from shortly before the fault on do not count."""
@@ -186,6 +197,7 @@ class Recovery:
             no_room=bool(cause.evidence.get("no_room")) and bool(name) and has_full_disk(self.c.nodes[name], now),
             stored=self.c.time.safe >= 0,
             goes_back=self.c.tuning.response(cause.kind) is Response.ROLL_BACK,
+            worked_before=job.best_step >= 0 and not job.life_steps,
             went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
         )
 
@@ -287,6 +299,14 @@ class Recovery:
         )
         if incident.live and incident.phase == "restoring":
             incident.enter("resuming", now.wall)
+        return [books.saved(incident)]
+
+    def imported(self, timed: t.ImportsTimed) -> list[Action]:
+        """What a recovery's workers imported again. The incident is over as a rule: the first step ends both."""
+        incident = self.c.book.of_generation(timed.generation)
+        if incident is None:
+            return []
+        incident.imports_s, incident.frameworks = timed.seconds, timed.frameworks
         return [books.saved(incident)]
 
     def resumed(self, record: t.StepRecord, now: Instant) -> list[Action]:

@@ -17,6 +17,7 @@ from holdfast.wire import types as t
 
 _OF_PHASE = {
     "diagnosing": Account.DIAGNOSE,
+    "waiting": Account.STARTING,
     "starting": Account.STARTING,
     "restoring": Account.RESTORE,
     "resuming": Account.RESTORE,

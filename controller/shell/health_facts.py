@@ -1,21 +1,27 @@
 """Gathers what the health of a job is judged by: from its document, its brain, and blame's last look at it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.health.facts import Facts, Fault, Pause, Slow
 from holdfast.controller.health.judge import NEEDS_PERSON, Found, Health, judge
+from holdfast.controller.shell.certificate_watch import AUTHORITY, CONTROLLER
 from holdfast.controller.state.model import Incident, IncidentState, Instant, Job, JobStatus
 from holdfast.wire import types as t
 
 Json = dict[str, Any]
 
 
-def health_doc(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Instant) -> Json:
-    """`models.Health`. `doc`: the rest of the job's document."""
-    return health_json(judge(facts(brain, doc, blame, at)))
+def health_doc(
+    brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Instant, certificates: Mapping[str, float]
+) -> Json:
+    """`models.Health`. `doc`: the rest of the job's document. `certificates`: their ends by subject, wall seconds."""
+    ours = [end for subject, end in certificates.items() if subject in (AUTHORITY, CONTROLLER, *brain.c.job.nodes)]
+    known = replace(facts(brain, doc, blame, at), certificates_end=min(ours, default=None))
+    return health_json(judge(known))
 
 
 def health_json(found: Health) -> Json:
@@ -42,6 +48,7 @@ def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Insta
         since=since.get(job.state, job.ended_at),
         restarts=job.restarts,
         step=doc["step"],
+        step_of_life=doc["step_of_life"],
         max_steps=job.spec.max_steps,
         stepped_at=last.at if last is not None and last.generation == job.generation else None,
         step_seconds=doc["step_seconds"],

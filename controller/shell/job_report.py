@@ -38,6 +38,7 @@ def brief(brain: JobBrain) -> Json:
         "nproc_per_node": job.spec.nproc,
         "nodes": list(job.nodes),
         "step": last.step if last else -1,
+        "step_of_life": job.step_of_life,
         "max_steps": job.spec.max_steps,
         "restarts": job.restarts,
         "submitted_at": job.submitted_at,
@@ -87,6 +88,7 @@ def job_doc(brain: JobBrain, at: Instant) -> Json:
         "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
         "max_steps": job.spec.max_steps,
         "steps_counted": job.progress.counted,
+        "step_of_life": job.step_of_life,
         "progress": job.progress.reported or None,
     }
 

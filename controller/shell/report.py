@@ -149,7 +149,10 @@ class Report:
     def _job(self, brain: JobBrain) -> Json:
         job, at = brain.c.job, self._clock()
         doc = job_doc(brain, at)
-        return doc | {"health": health_doc(brain, doc, self._blame_now(job), at)}
+        return doc | {"health": health_doc(brain, doc, self._blame_now(job), at, self._certificate_ends())}
+
+    def _certificate_ends(self) -> dict[str, float]:
+        return self._certificates.ends() if self._certificates is not None else {}
 
     def _blame_now(self, job: Job) -> Json | None:
         return self._watch.found_now(job.spec.id, job.generation) if self._watch is not None else None
@@ -251,7 +254,7 @@ class Report:
             "journal_seconds_total": self.shell.journal_seconds,
             "journal_failing": self.shell.journal_failing,
             "loop_lag_seconds": self.shell.lag,
-            "certificates": self._certificates.ends() if self._certificates is not None else {},
+            "certificates": self._certificate_ends(),
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
             "diagnoses_running": len(self.shell.brain.diagnoses.running),
@@ -299,6 +302,7 @@ class Report:
                 log_dir=program.get("log_dir") or "",
                 redirects=program.get("redirects") or "0",
                 stdin=program.get("stdin") or "",
+                preload=tuple(program.get("preload") or ()),
             ),
             nnodes=int(spec.get("nnodes") or 1),
             nproc=int(spec.get("nproc_per_node") or 1),
@@ -389,6 +393,8 @@ def _incident(i: Incident) -> Json:
         "source": i.source or None,
         "restore_s": i.restore_s,
         "restored_bytes": i.restored_bytes or None,
+        "imports_s": i.imports_s,
+        "hint": i.hint or None,
         "generation_from": i.generation_from,
         "generation_to": i.generation_to or None,
         "step_at_fault": i.step_at_fault,

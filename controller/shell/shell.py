@@ -42,8 +42,10 @@ class Shell:
         span_store: SpanStore | None = None,
         sessions: Sessions | None = None,
         recorder: Recorder | None = None,
+        clock: Callable[[], Instant] | None = None,
     ) -> None:
         """`span_store`: where spans are kept on disk; `recorder`: writes down each event with its decisions."""
+        self.clock = clock or now
         self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
         self.spans = spans or SpanWindows(64 << 20)
         self.span_store = span_store
@@ -62,7 +64,7 @@ class Shell:
         """Decide and act. UsageError when the event was a wish that cannot be."""
         if isinstance(event, FrameSeen):
             self.samples.add(event.node, event.frame)
-        at = now()
+        at = self.clock()
         try:
             actions = self.brain.handle(event, at)
         except HoldfastError:
@@ -173,7 +175,7 @@ class Shell:
         log.error("journal.left-out", rows=len(rows), first=rows[0])
         self._reporting = True  # so that the report of it, which is journaled too, is not reported again
         try:
-            self.handle(Found(journal_finding(f"{len(rows)} row(s) were not written", rows, now())))
+            self.handle(Found(journal_finding(f"{len(rows)} row(s) were not written", rows, self.clock())))
         finally:
             self._reporting = False
 

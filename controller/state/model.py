@@ -63,6 +63,9 @@ class Options:
     """Starts without any progress, ended by the same traceback, before the job is marked failed."""
     restart_attempts_fault: int = 5
     """The same for faults that are not the script's own."""
+    restart_backoff: float = 0.0
+    """Longest wait between attempts that the program ends without progress; 0, as in recordings from before there was
+    one: none."""
     node_failures: int = 3
     """Faults that began on the same node within `failure_window` before it goes, if there is another to take."""
     failure_window: float = 86400.0
@@ -217,6 +220,14 @@ class Job:
         return self.best_step >= 0 and not self.progress.counted
 
     @property
+    def step_of_life(self) -> int | None:
+        """Newest step since the running attempt began (-1: none) where it is not known which step of the job that is:
+        the steps were only counted, and the program may have resumed anywhere. None: the job's steps are known."""
+        if self.is_repeat_known:
+            return None
+        return self.life_last - self.progress.base(self.generation) if self.life_last >= 0 else -1
+
+    @property
     def is_repeat_known(self) -> bool:
         """Is it known which of its steps were done again?"""
         return self.generation < 2 or not self.progress.counted
@@ -271,6 +282,7 @@ class Job:
         spec = dict(doc["spec"])
         program = dict(spec["program"])
         program["args"] = tuple(program["args"])
+        program["preload"] = tuple(program.get("preload", ()))
         spec["program"] = msg.Program(**program)
         spec["faults"] = tuple(spec["faults"])
         spec["node_counts"] = tuple(spec.get("node_counts", ()))
@@ -301,6 +313,10 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
+_WORTH_S = 1.0
+"""Imports of a recovery that take less are not worth a word."""
+
+
 class IncidentState(StrEnum):
     OPEN = "open"
     RECOVERING = "recovering"
@@ -320,6 +336,8 @@ class Incident:
     source: str = ""
     restore_s: float | None = None
     restored_bytes: int = 0
+    imports_s: float | None = None  # what rank 0's own imports took of the recovery
+    frameworks: str = ""  # among them, separated by commas
     closed: float | None = None
     since: float = 0.0
     generation_from: int = 0
@@ -347,6 +365,15 @@ class Incident:
     def live(self) -> bool:
         """Whether it is open and the job's: an alert is sent, and nothing waits for its end."""
         return self.is_open and self.action != "alert"
+
+    @property
+    def hint(self) -> str:
+        """How the next recovery would be shorter; "" for no idea."""
+        took, imports = (self.closed or 0.0) - self.opened, self.imports_s or 0.0
+        if self.state is not IncidentState.CLOSED or not self.frameworks or imports < max(_WORTH_S, took / 2):
+            return ""
+        share = f"imports took {min(imports, took):.1f} of {took:.1f} s of this recovery"
+        return f"{share}: --preload {self.frameworks} would save most of it"
 
     def enter(self, phase: str, wall: float) -> None:
         """Close the running phase, begin the next one."""

@@ -58,6 +58,10 @@ class Progress:
     """What its checkpoints, else its log, said last."""
     stillborn: int = 0
     """Attempts in a row that the program itself ended before its first step, whatever the error."""
+    idle: int = 0
+    """Attempts in a row of which none got further than one before it, whatever ended them; the first one counts."""
+    longest: int = 0
+    """The most steps of one of those."""
     attempts: list[RestartAttempt] = field(default_factory=list)
     alike: int = 0
     """How many of the newest were equally long and ended alike."""
@@ -104,6 +108,14 @@ class Progress:
         if not attempt.steps and not self.marks:
             return self.counted or attempt.seconds <= STARTUP_S
         return max(attempt.steps, self.marks) <= FEW_STEPS
+
+    def count_idle(self, attempt: RestartAttempt, by_steps: bool, is_newer: bool) -> None:
+        """Did this attempt, just ended, get further: more steps, a newer checkpoint, or minutes of work? `is_newer`: it
+        did a step that no attempt did before, by the program's own numbers. `by_steps`: see `ended_at_its_start`."""
+        is_longer = self.counted and attempt.steps > self.longest
+        is_further = is_newer or is_longer or attempt.seconds > STARTUP_S or (self.advanced and not by_steps)
+        self.idle = 1 if is_further else self.idle + 1
+        self.longest = attempt.steps if is_further else max(self.longest, attempt.steps)
 
     def is_longer_or_shorter(self) -> bool:
         """Was the newest attempt another length than the one before it, of those that went further than their start?"""

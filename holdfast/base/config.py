@@ -100,6 +100,9 @@ class ControllerConfig:
     """Restart attempts in a row with the same traceback and no progress, until the job is marked failed."""
     restart_attempts_fault: int = field(default=5, metadata={"was": "tries_fault"})
     """The same for faults outside of the script: kills, crashes, hangs."""
+    restart_backoff: Seconds = 30.0
+    """Longest wait between restart attempts that the program ends without progress: they wait 0, 1, 2, 4, ... seconds.
+    Longer costs less where every attempt fails, and more where the cause has passed; 0 for no wait."""
     node_failures: int = field(default=3, metadata={"was": "offences"})
     """Node failures within a day until the node is replaced, if there is another node."""
     max_evictions: int = 6
@@ -183,6 +186,7 @@ class ControllerConfig:
             "max_evictions",
         ):
             _check_range(name, getattr(self, name), 0, 1_000_000)
+        _check_range("restart_backoff", self.restart_backoff, 0.0, 86400.0)
         _check_range("heartbeat_interval", self.heartbeat_interval, 0.001, 3600.0)
         _check_range("sample_memory_mb", self.sample_memory_mb, 1, _TERABYTE_MB)
         _check_range("span_memory_mb", self.span_memory_mb, 1, _TERABYTE_MB)

@@ -3,6 +3,7 @@
 HoldfastError
 +-- UsageError        the caller's input is wrong: one line, exit code 2
 |   +-- NotFound      it names what does not exist
+|   +-- Refused       the nodes can tell that it never works: the job ends, exit code 2
 |   +-- Conflict      it is well-formed, but not possible in the present state: exit code 1
 +-- ProtocolError     the peer uses a protocol that we do not support
 +-- Unavailable       a server, file system or device did not answer in time: may work later
@@ -19,6 +20,10 @@ class UsageError(HoldfastError):
 
 class NotFound(UsageError):
     """The input names something that does not exist. HTTP 404, exit code 2."""
+
+
+class Refused(UsageError):
+    """A node can tell that what a job asks for never works there: no restart attempt helps. Exit code 2."""
 
 
 class Conflict(UsageError):

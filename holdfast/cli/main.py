@@ -40,7 +40,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline, top
     from holdfast.cli.node import cordon, diagnose, evict, notify
     from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
-    from holdfast.cli.study import replay, simulate
+    from holdfast.cli.study import replay, schedules, simulate
 
     app = typer.Typer(
         help=holdfast.__doc__,
@@ -64,6 +64,7 @@ def build() -> "typer.Typer":
     add(usage.TRY, demo.demo, "holdfast demo --fault kill@20:rank3")
     add(usage.TRY, simulate.simulate, "holdfast simulate --nodes 1536 --days 30 --compare")
     add(usage.TRY, replay.replay, "holdfast replay controller.jsonl --through")
+    add(usage.TRY, schedules.schedules, "holdfast schedules --pp 8 --micro-batches 16 --message 0.1")
     add(
         usage.RUN,
         run.run,

@@ -833,6 +833,33 @@ class StateRestored(google.protobuf.message.Message):
 global___StateRestored = StateRestored
 
 @typing.final
+class ImportsTimed(google.protobuf.message.Message):
+    """How long rank 0's own imports took before its first step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    FRAMEWORKS_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    generation: builtins.int
+    seconds: builtins.float
+    frameworks: builtins.str
+    """names, separated by commas"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        generation: builtins.int = ...,
+        seconds: builtins.float = ...,
+        frameworks: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["frameworks", b"frameworks", "generation", b"generation", "job", b"job", "seconds", b"seconds"]) -> None: ...
+
+global___ImportsTimed = ImportsTimed
+
+@typing.final
 class ProgressSeen(google.protobuf.message.Message):
     """What a worker's checkpoints or its log say of how far it is, of a program that numbers no steps."""
 
@@ -927,6 +954,7 @@ class Program(google.protobuf.message.Message):
     LOG_DIR_FIELD_NUMBER: builtins.int
     REDIRECTS_FIELD_NUMBER: builtins.int
     STDIN_FIELD_NUMBER: builtins.int
+    PRELOAD_FIELD_NUMBER: builtins.int
     target: builtins.str
     module: builtins.bool
     cwd: builtins.str
@@ -941,6 +969,8 @@ class Program(google.protobuf.message.Message):
     def args(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def env(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    @property
+    def preload(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
@@ -956,7 +986,8 @@ class Program(google.protobuf.message.Message):
         log_dir: builtins.str = ...,
         redirects: builtins.str = ...,
         stdin: builtins.str = ...,
+        preload: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["args", b"args", "cwd", b"cwd", "env", b"env", "executable", b"executable", "hooks", b"hooks", "log_dir", b"log_dir", "module", b"module", "redirects", b"redirects", "stdin", b"stdin", "target", b"target", "virtual_local_rank", b"virtual_local_rank", "warm", b"warm"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["args", b"args", "cwd", b"cwd", "env", b"env", "executable", b"executable", "hooks", b"hooks", "log_dir", b"log_dir", "module", b"module", "preload", b"preload", "redirects", b"redirects", "stdin", b"stdin", "target", b"target", "virtual_local_rank", b"virtual_local_rank", "warm", b"warm"]) -> None: ...
 
 global___Program = Program

@@ -27,6 +27,7 @@ _EVENT_FIELDS: dict[str, type[t.Event]] = {
     "plan_published": t.PlanPublished,
     "state_restored": t.StateRestored,
     "progress_seen": t.ProgressSeen,
+    "imports_timed": t.ImportsTimed,
 }
 
 
@@ -202,6 +203,8 @@ def _event(n: msg.Numbered) -> c.Event:
             return c.Event(seq=n.seq, state_restored=p.StateRestored(**_fields(n.event)))
         case t.ProgressSeen():
             return c.Event(seq=n.seq, progress_seen=p.ProgressSeen(**_fields(n.event)))
+        case t.ImportsTimed():
+            return c.Event(seq=n.seq, imports_timed=p.ImportsTimed(**_fields(n.event)))
 
 
 def _from_event(e: c.Event) -> msg.Numbered:
@@ -293,6 +296,7 @@ def _from_command(m: c.Command) -> msg.Command:
                 g.log_dir,
                 g.redirects or "0",
                 g.stdin,
+                tuple(g.preload),
             ),
             ranks=tuple(msg.Rank(r.rank, r.local_rank, r.group_rank) for r in s.ranks),
             world_size=s.world_size,

@@ -223,6 +223,11 @@ def _event(event: t.Event, refused: Refused) -> t.Event:
                 count(refused, "step")
             text, source = _cut(event.text, refused), _cut(event.source, refused, 16)
             return dataclasses.replace(event, number=number, count=files, text=text, source=source)
+        case t.ImportsTimed():
+            seconds = bounds.amount(event.seconds) if event.seconds == event.seconds else 0.0
+            if seconds != event.seconds:
+                count(refused, "step")
+            return dataclasses.replace(event, seconds=seconds, frameworks=_cut(event.frameworks, refused, 200))
         case t.StateRestored():
             step, size = (
                 bounds.whole(event.step, 0, bounds.MAX_STEP),

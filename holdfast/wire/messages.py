@@ -79,6 +79,7 @@ class Program:
     log_dir: str = ""  # folder on the nodes for files of the streams in `redirects`
     redirects: str = "0"  # streams that go to files there (`std_streams`)
     stdin: str = ""  # a named pipe on the node, with ".GENERATION" behind it: standard input of a single worker
+    preload: tuple[str, ...] = ()  # modules that the fork server of this job imports before it forks workers
 
 
 @dataclass(frozen=True, slots=True)

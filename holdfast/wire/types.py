@@ -354,6 +354,17 @@ class StateRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportsTimed:
+    """How long rank 0's own imports took before its first step: what a restart repeats, and `--preload` saves."""
+
+    job: str
+    generation: int
+    seconds: float
+    frameworks: str
+    """Names of known frameworks among them, separated by commas."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressSeen:
     """What a worker's checkpoints or its log say of how far it is, of a program that numbers no steps."""
 
@@ -370,4 +381,4 @@ class ProgressSeen:
     text: str = ""
 
 
-Event = WorkerExited | LogMatched | AgentNotice | PlanPublished | StateRestored | ProgressSeen
+Event = WorkerExited | LogMatched | AgentNotice | PlanPublished | StateRestored | ProgressSeen | ImportsTimed

@@ -54,6 +54,11 @@ def test_generated_parts_are_fresh(page: Path, generate: ModuleType) -> None:
     assert generate.rendered(page) == page.read_text(), "run `make docs`"
 
 
+def test_the_picture_of_a_schedule_is_fresh(generate: ModuleType) -> None:
+    made = generate.schedule_choice
+    assert made.picture() == made.PICTURE.read_text(), "run `make docs`"
+
+
 def test_every_finding_has_an_entry_in_the_runbook() -> None:
     entries = re.findall(r"^### (\S+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert entries == [str(kind) for kind in FindingKind]

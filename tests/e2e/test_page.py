@@ -1,5 +1,6 @@
 """The page under a real job with a fault: every view shows something of it, without errors."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         expect(page.locator("#figures div", has_text="Goodput")).to_contain_text("%")
         view("Run")
         expect(page.locator("#ledger")).to_contain_text("restoring state")
+        expect(page.locator("#norm-value")).to_have_text(re.compile(r"\d"))
         expect(page.locator("#parts tbody tr").first).to_be_visible()
         expect(page.locator("#facts")).to_contain_text("holdfast.trainer")
         view("Slow")
@@ -90,8 +92,9 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         view("Incidents")
         expect(page.locator("#story")).to_contain_text("Decided")
         expect(page.locator("#story")).to_contain_text("Closed")
+        expect(page.locator("#around canvas")).to_have_attribute("aria-label", re.compile(r"Timeline of steps \d+ to"))
         page.get_by_role("button", name="Stacks").click()
-        expect(page.locator("#stacks pre")).to_contain_text("[0")
+        expect(page.locator("#stacks .tree")).to_contain_text("of 4:")
         view("Overview")
         page.locator("#mesh-3d").click()
         page.locator("#mesh3d").focus()

@@ -194,6 +194,22 @@ def test_a_module(runs: Runs, tmp_path: Path) -> None:
     assert run.out == "[0] __main__ pack ['--deep']\n"
 
 
+def test_a_module_to_preload_that_is_not_installed(runs: Runs, tmp_path: Path) -> None:
+    run = runs.start("--preload", "json,no_such_framework", script(tmp_path, "print('started')"))
+    assert run.wait(WARM_S) == 2
+    assert run.out == ""
+    assert "--preload: no module named no_such_framework for the workers' Python" in run.err
+
+
+def test_a_script_that_refuses_its_arguments_is_not_started_again(runs: Runs, tmp_path: Path) -> None:
+    code = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
+    run = runs.start("--nproc-per-node", "2", script(tmp_path, code), "--rl", "1")
+    assert run.wait(WARM_S) == 2, run.err[-4000:]
+    job = runs.ask("job")
+    assert (job["state"], job["generation"], job["exit_code"]) == ("failed", 1, 2)
+    assert "train.py: error: unrecognized arguments: --rl 1" in run.err.splitlines()[-2]
+
+
 def test_a_script_that_does_not_exist(runs: Runs) -> None:
     run = runs.start("--nproc-per-node", "4", "gone.py")
     assert run.wait() == 2

@@ -146,7 +146,7 @@ SITUATIONS = (
               "Correct the cause, start it again.", failed, fires=True,
               says=("on node0, rank 3", "ValueError: bad batch 1207", "start the job again")),
     Situation("no checkpoint", "at risk", "It trains, from step 0 again.", "Nobody: no store is configured.",
-              "Give it a checkpoint store.", no_checkpoint,
+              "Give it a checkpoint store.", no_checkpoint, fires=True,
               says=("lost all", "no checkpoint is configured", "--store")),
     Situation("store down", "at risk", "It trains, but nothing new is stored.", "The checkpoint store.",
               "Bring the store back.", store_down, fires=True,

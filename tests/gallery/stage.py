@@ -42,7 +42,7 @@ class Scene:
     book: Book = field(default_factory=lambda: Book(digest=0.0))
 
     def __post_init__(self) -> None:
-        self.shell = make_shell(self.folder, self.v.brain)
+        self.shell = make_shell(self.folder, self.v.brain, clock=lambda: self.v.instant)
         self.watch = BlameWatch(self.shell, Tuning(["straggler.windows=1"]), lambda: self.v.instant)
         self.days = Days(self.shell)
         self.report = Report(self.shell, -1, self.watch, self.days, clock=lambda: self.v.instant)

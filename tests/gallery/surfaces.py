@@ -2,19 +2,24 @@
 
 import contextlib
 import io
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast.cli.main import main
-from holdfast.dashboards.spec import CONDITIONS
+from holdfast.dashboards.spec import health
 from tests.browser import watching
 
 SERIES = re.compile(r"^holdfast_job_health\{(.*)\} 1\.0$", re.M)
+TERM = re.compile(r'condition="([^"]+)"\} == 1\) \* (\d+)')
+"""Of the boards' expression: which number stands for which condition."""
+BOARD = Path(__file__).parents[2] / "deploy/monitoring/grafana/dashboards/holdfast-job.json"
 LOOKS: dict[str, tuple[int, int, Literal["light", "dark"], float]] = {
     "light": (1440, 900, "light", 1.0),
     "dark": (1440, 900, "dark", 1.0),
@@ -35,12 +40,25 @@ def terminal(url: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def grafana(url: str, job: str) -> str:
-    """The word that the boards show of a job: what their value mapping makes of the metric."""
-    for labels in SERIES.findall(httpx.get(f"{url}/metrics").text):
+    """The word that the boards show of a job: what the value mapping of the panel makes of the expression's number."""
+    shown = panels(json.loads(BOARD.read_text()))
+    panel = next(one for one in shown if one["targets"][0]["expr"] == health('job="$job"'))
+    numbers = dict(TERM.findall(panel["targets"][0]["expr"]))
+    words = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
+    try:
+        scraped = httpx.get(f"{url}/metrics").text
+    except httpx.TransportError:
+        scraped = ""
+    for labels in SERIES.findall(scraped):
         found = dict(re.findall(r'(\w+)="([^"]*)"', labels))
         if found["job"] == job:
-            return next(name for name, _ in CONDITIONS if name == found["condition"])
-    return "no data"
+            return str(words[numbers[found["condition"]]]["text"])
+    return str(panel["fieldConfig"]["defaults"].get("noValue", "No data")).lower()
+
+
+def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for panel in board["panels"]:
+        yield from panel.get("panels") or ([panel] if panel.get("targets") else [])
 
 
 def page_of(browser: Browser, url: str, look: str, picture: Path | None) -> str:

@@ -22,9 +22,10 @@ import numpy as np
 
 from holdfast.trainer.data.documents import Documents, DocumentSource, cache_folder, list_sources
 from holdfast.trainer.data.shards import Shards, ShardWriter
-from holdfast.trainer.data.tokens import SEPARATOR, Tokenizer, make, restored, vocab_of
+from holdfast.trainer.data.tokens import SEPARATOR, Tokenizer, make, restored
 from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.layout import vocab_of
 from holdfast.trainer.telemetry.progress import ProgressBar
 
 _VERSION = 3

@@ -60,14 +60,21 @@ class Documents:
                     yield document
 
 
+def check_folder(config: DataConfig) -> None:
+    """Raise ConfigError where data.path names a folder that is none. Reads nothing in it."""
+    if not config.path or config.path.startswith(_HF):
+        return
+    if not _expanded(config.path, "data.path").is_dir():
+        raise ConfigError(f"data.path {config.path}: no such folder")
+
+
 def list_sources(config: DataConfig) -> list[DocumentSource]:
     """The files to read, by name, up to data.max_bytes. Raises ConfigError when there are none."""
     if config.path.startswith(_HF):
         return _dataset_files(config)
     if config.path:
+        check_folder(config)
         root, suffixes, skipped = _expanded(config.path, "data.path"), config.suffixes, {"__pycache__"}
-        if not root.is_dir():
-            raise ConfigError(f"data.path {config.path}: no such folder")
     else:
         root, suffixes, skipped = Path(os.__file__).parent, config.suffixes or (".py",), _SKIPPED
     found, total = [], 0

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.trainer.settings.layout import vocab_of
+
 SEPARATOR = 0
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint8]
 
@@ -91,11 +93,6 @@ def restored(name: str, description: str) -> Tokenizer:
     from tokenizers import Tokenizer as Library
 
     return BpeTokenizer(Library.from_str(description), vocab_of(name))
-
-
-def vocab_of(name: str) -> int:
-    """Size of the vocabulary of tokenizer `name`."""
-    return 256 if name == "bytes" else int(name.partition(":")[2])
 
 
 def _texts(documents: Iterable[bytes]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -37,6 +37,8 @@ class RankMesh:
     tp_rank: int
     store: Store
     """The rendezvous store. Held here because torch does not keep a store that is written in Python alive."""
+    timeout: timedelta
+    """Of every group: parallel.timeout_s."""
 
     def keep_rendezvous_alive(self) -> None:
         """Keep the store's keys of a long job from expiring. Cheap: call it between steps."""
@@ -114,9 +116,9 @@ def join(
             store = open_store(config.parallel.rendezvous, launch, os.environ, timeout)
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=timeout)
     with probe.operation("setup:mesh"):
-        device_mesh = _own_groups(layout, launch.rank, device)
+        device_mesh = _own_groups(layout, launch.rank, device, timeout)
     pp, dp, tp = layout.coordinate(launch.rank)
-    return RankMesh(layout, device, device_mesh, pp, dp, tp, store)
+    return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout)
 
 
 def only_deterministic(environ: MutableMapping[str, str]) -> None:
@@ -128,7 +130,7 @@ def only_deterministic(environ: MutableMapping[str, str]) -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def _own_groups(layout: TrainerLayout, rank: int, device: torch.device) -> DeviceMesh:
+def _own_groups(layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta) -> DeviceMesh:
     """The mesh out of groups that only their members make, and only among themselves.
 
     The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of
@@ -145,9 +147,18 @@ def _own_groups(layout: TrainerLayout, rank: int, device: torch.device) -> Devic
     for axis, name in enumerate(names):
         line = tuple(ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))].tolist())
         if line not in made:
-            made[line] = dist.new_group(list(line), use_local_synchronization=True, group_desc=name)
+            made[line] = group_of(line, timeout, name)
         groups.append(made[line])
     return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
+
+
+def group_of(ranks: Sequence[int], timeout: timedelta, name: str) -> dist.ProcessGroup:
+    """A group that its members alone make. The only place that makes one: a group without a timeout of its own waits
+    torch's half hour for a rank that stopped, or NCCL's ten minutes, whatever the group of all ranks has."""
+    group: dist.ProcessGroup = dist.new_group(
+        list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name
+    )
+    return group
 
 
 def everyone() -> dist.ProcessGroup:

@@ -173,7 +173,10 @@ class Positions(nn.Module):
         self.weight = make.normal("positions.weight", (length, model.d_model), model.init_std)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.site.own(local(self.weight).unsqueeze(0))
+        table = local(self.weight).unsqueeze(0)
+        if not self.site.is_split and x.shape[1] < table.shape[1]:  # a prompt is shorter than the samples of training
+            table = table[:, : x.shape[1]]
+        return x + self.site.own(table)
 
 
 class Head(nn.Module):

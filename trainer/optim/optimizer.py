@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.plan.plan import Op
-from holdfast.trainer.mesh.mesh import RankMesh, everyone
+from holdfast.trainer.mesh.mesh import RankMesh, everyone, group_of
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.update_rules import Target, rule
 from holdfast.trainer.settings.config import OptimConfig
@@ -151,9 +151,7 @@ def _stage_group(mesh: RankMesh) -> dist.ProcessGroup:
     if layout.pp == 1:
         return everyone()
     first = mesh.pp_rank * layout.dp * layout.tp
-    ranks = list(range(first, first + layout.dp * layout.tp))
-    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
-    return group
+    return group_of(range(first, first + layout.dp * layout.tp), mesh.timeout, "stage")
 
 
 def _grad(piece: Slice) -> Tensor:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.mesh.mesh import RankMesh, group_of
 from holdfast.trainer.model.model import ModelStage
 from holdfast.trainer.model.tensor_parallel import all_reduce
 from holdfast.trainer.telemetry import spans
@@ -106,8 +106,7 @@ def _pair_group(mesh: RankMesh) -> dist.ProcessGroup | None:
     ranks = [(p * layout.dp + mesh.dp_rank) * layout.tp + mesh.tp_rank for p in ends]
     if ranks[0] == ranks[1]:
         return None
-    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
-    return group
+    return group_of(ranks, mesh.timeout, "tied")
 
 
 def _grad(piece: Slice) -> Tensor:

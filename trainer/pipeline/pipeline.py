@@ -14,26 +14,22 @@ from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.shared_state import Sharing
 from holdfast.trainer.pipeline.stage import Stage
+from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
-
-# Enough for a message to arrive while the rank computes. Each takes the memory of one more message.
-_POSTED_AHEAD = 2
 
 
 def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> Plan:
     """The plan of the whole job: the same on every rank, whatever its place."""
     schedule, count = config.parallel.schedule, layout.local_micro_batches
     computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
-    # NCCL does the messages of a link in the order they were posted in, so there they keep to one order.
-    ahead = _POSTED_AHEAD if device.type == "cpu" else 0
     return job_plan(
         layout,
         schedule,
         config.model.layers,
         computations,
-        ahead=ahead,
+        ahead=POSTED_AHEAD.get(device.type, 0),
         zero=config.parallel.zero,
         by_layer=by_layer(config, layout.dp),
         reduce_each=config.parallel.zero_reduce == "each",

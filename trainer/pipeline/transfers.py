@@ -11,6 +11,10 @@ from dataclasses import replace
 from holdfast.plan.needs import Doers, receiver, sources
 from holdfast.plan.plan import COMPUTE, RECEIVES, Action, Op, Order
 
+POSTED_AHEAD = {"cpu": 2, "cuda": 0}
+"""By device: computations by which a receive is posted before its use. Two are enough for a message to arrive while
+the rank computes, and a buffer is kept for every receive anyway. NCCL does the messages of a link in the order in which
+they were posted, so there they keep to one order."""
 Replicas = Sequence[Sequence[int]]
 """The rank of each stage in each pipe after the first."""
 

@@ -22,7 +22,6 @@ from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
-from holdfast.trainer.data.tokens import vocab_of
 from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
 from holdfast.trainer.model.loss import cross_entropy
 from holdfast.trainer.model.model import Moment, recompute_of
@@ -37,7 +36,7 @@ from holdfast.trainer.report.report import Reporter
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import NonFiniteLoss
 from holdfast.trainer.settings.launch import Launch
-from holdfast.trainer.settings.layout import plan
+from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.telemetry import spans
 from holdfast.trainer.telemetry.garbage import gc_disabled
 from holdfast.trainer.telemetry.totals import Pending, Totals, arrived, riding, start_sum

@@ -20,8 +20,8 @@ def interleaved(ranks: int, chunks: int, micro_batches: int) -> list[Order]:
     total = chunks * micro_batches
     orders = []
     for rank in range(ranks):
-        forwards = _rounds(Op.FORWARD, [rank + ranks * chunk for chunk in range(chunks)], size, micro_batches)
-        backwards = _rounds(
+        forwards = rounds(Op.FORWARD, [rank + ranks * chunk for chunk in range(chunks)], size, micro_batches)
+        backwards = rounds(
             Op.BACKWARD, [rank + ranks * chunk for chunk in reversed(range(chunks))], size, micro_batches
         )
         ahead = min((chunks - 1) * size + 2 * (ranks - 1 - rank), total)
@@ -40,7 +40,8 @@ def round_size(ranks: int, micro_batches: int) -> int:
     return micro_batches // rounds
 
 
-def _rounds(op: Op, stages: list[int], size: int, micro_batches: int) -> Iterator[Action]:
+def rounds(op: Op, stages: list[int], size: int, micro_batches: int) -> Iterator[Action]:
+    """An op of each stage and micro-batch: `size` micro-batches through each stage, then the next as many."""
     for first in range(0, micro_batches, size):
         for stage in stages:
             for m in range(first, first + size):

@@ -61,6 +61,18 @@ class Schedule:
     """Backward for inputs and for weights are two actions."""
     whole_rounds: bool = False
     """Micro-batches must fill rounds of equal size, of about one a rank."""
+    when: str = ""
+    """When a user chooses it, in a few words."""
+
+    def obstacle(self, ranks: int, micro_batches: int) -> str | None:
+        """Why it cannot run `micro_batches` of a replica on so many pipeline ranks, None if it can."""
+        if self.chunks > 1 and ranks == 1:
+            return "needs pp of 2 or more"
+        if self.whole_rounds and (left := micro_batches % max(1, micro_batches // ranks)):
+            turns = micro_batches // ranks
+            return f"needs rounds of equal size: {micro_batches} micro-batches in {turns} rounds leave {left} over"
+        return None
+
     parts: int = 1
     """Into how many parts it cuts the samples of a micro-batch."""
 
@@ -85,12 +97,34 @@ def _one_stage(build: Callable[[int, int], list[Order]]) -> Builder:
 SCHEDULES = {
     one.name: one
     for one in (
-        Schedule("1f1b", _one_stage(one_f_one_b)),
-        Schedule("eager-1f1b", _one_stage(eager_one_f_one_b)),
-        Schedule("gpipe", _one_stage(gpipe)),
-        Schedule("interleaved", interleaved, chunks=2, takes_chunks=True, whole_rounds=True),
-        Schedule("bfs", breadth_first, chunks=2, takes_chunks=True),
-        Schedule("zbv", zbv, chunks=2, placement=Placement.FOLD, halves_backward=True),
+        Schedule("1f1b", _one_stage(one_f_one_b), when="activations must be few and backward whole; the default"),
+        Schedule(
+            "eager-1f1b", _one_stage(eager_one_f_one_b), when="messages are slow, and a rank can have one stage only"
+        ),
+        Schedule("gpipe", _one_stage(gpipe), when="micro-batches are fewer than ranks, or as a baseline"),
+        Schedule(
+            "interleaved",
+            interleaved,
+            chunks=2,
+            takes_chunks=True,
+            whole_rounds=True,
+            when="the bubble must shrink and backward stay whole (`overlap_chunks`, ZeRO stage 3 by layer)",
+        ),
+        Schedule(
+            "bfs",
+            breadth_first,
+            chunks=2,
+            takes_chunks=True,
+            when="parameters are gathered by stage (ZeRO stage 3), or messages are slow and posted early (gloo)",
+        ),
+        Schedule(
+            "zbv",
+            zbv,
+            chunks=2,
+            placement=Placement.FOLD,
+            halves_backward=True,
+            when="the bubble must be smallest: halves of a backward fill it",
+        ),
         Schedule(
             "interleaved-zero-bubble",
             interleaved_zero_bubble,
@@ -98,18 +132,29 @@ SCHEDULES = {
             takes_chunks=True,
             halves_backward=True,
             whole_rounds=True,
+            when="as `zbv`, with another number of stages per rank than two",
         ),
         *(
-            Schedule(name, build, chunks=2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts)
-            for name, build, parts in (
-                ("chimera", chimera, 1),
-                ("chimera-doubling", forward_doubling, 1),
-                ("chimera-halving", backward_halving, 2),
+            Schedule(name, build, 2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts, when=when)
+            for name, build, parts, when in (
+                ("chimera", chimera, 1, "micro-batches are about as many as ranks, and weights fit twice"),
+                (
+                    "chimera-doubling",
+                    forward_doubling,
+                    1,
+                    "as `chimera`, with more micro-batches: two fit at once",
+                ),
+                ("chimera-halving", backward_halving, 2, "as `chimera-doubling`, where only one fits"),
             )
         ),
-        Schedule("merak-baseline", _one_stage(baseline)),
-        Schedule("merak-early", _one_stage(early_recompute)),
-        Schedule("merak-last-kept", _one_stage(last_stage_kept)),
-        Schedule("merak", _one_stage(shifted)),
+        *(
+            Schedule(name, _one_stage(build), when=when)
+            for name, build, when in (
+                ("merak-baseline", baseline, "as a baseline: stages recompute, when the gradient is there"),
+                ("merak-early", early_recompute, "stages recompute: before the gradient arrives"),
+                ("merak-last-kept", last_stage_kept, "as `merak-early`, and the last stage keeps its activations"),
+                ("merak", shifted, "as `merak-last-kept`, with 4 micro-batches or more"),
+            )
+        ),
     )
 }

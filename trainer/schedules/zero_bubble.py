@@ -1,47 +1,78 @@
-"""No bubble but the first and last steps': backward is halved, and weight gradients fill gaps (Qi et al. 2023).
+"""Little or no bubble: backward is halved, and weight gradients, which nothing waits for, fill gaps (Qi et al. 2023).
 
-The lists are torch's own. torch is imported when one is built, so that the table of schedules needs none.
+The lists equal torch's, which is the oracle in tests, and need no torch.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from collections import Counter
 
-from holdfast.plan.plan import Order, from_csv
+from holdfast.plan.plan import Action, Op, Order
+from holdfast.trainer.schedules.interleaved import round_size, rounds
+
+_F, _I, _W = Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
+_Step = tuple[Op, int]
+"""An op of the rank's stage on the way out (0) or back (1); its micro-batch is the next one there."""
+_OUT: tuple[_Step, ...] = ((_I, 0), (_W, 0))
+_BACK: tuple[_Step, ...] = ((_F, 1), (_I, 1), (_W, 1))
 
 
 def zbv(ranks: int, chunks: int, micro_batches: int) -> list[Order]:
-    """Two stages a rank, placed as a V; one list of forwards and halves of backwards a rank."""
-    from torch.distributed.pipelining.schedules import ScheduleZBVZeroBubble
+    """Two stages a rank, placed as a V, so that the rank that makes a loss has the first backward to do.
 
-    return _lists(ScheduleZBVZeroBubble, ranks, chunks, micro_batches)
+    No bubble but the first and last steps' where forward and both halves of backward take the same time.
+    """
+    # With fewer micro-batches the pipeline is never full: the list is that of a full one, with gaps.
+    full = max(2 * ranks - 1, micro_batches)
+    orders = []
+    for rank in range(ranks):
+        steps = _steps(rank, ranks, full)
+        turn: Counter[_Step] = Counter()
+        order = []
+        for op, way in steps:
+            action = Action(op, 2 * ranks - 1 - rank if way else rank, turn[op, way])
+            turn[op, way] += 1
+            if action.micro_batch < micro_batches:
+                order.append(action)
+        orders.append(tuple(order))
+    return orders
+
+
+def _steps(rank: int, ranks: int, count: int) -> list[_Step]:
+    """A rank's ops in order, for micro-batches that fill the pipeline."""
+    after = ranks - rank
+    steps: list[_Step] = [(_F, 0)] * (2 * after - 1) + [(_F, 1), (_F, 0)] * rank
+    steps += _BACK * after
+    ahead = count - (2 * after - 1 + rank)  # forwards on the way out that are left
+    steps += [(_F, 0), *_OUT, *_BACK] * ahead
+    steps += [*_OUT, *_BACK] * (count - after - rank - ahead)
+    steps += [(_I, 0), (_I, 1)] * rank  # the ranks before this one wait for these: weights come later
+    steps += _OUT * after
+    for way in (1, 0):
+        steps += [(_W, way)] * (steps.count((_I, way)) - steps.count((_W, way)))
+    return steps
 
 
 def interleaved_zero_bubble(ranks: int, chunks: int, micro_batches: int) -> list[Order]:
-    """Rank r holds stages r, r + ranks, ...; one list of forwards and halves of backwards a rank."""
-    from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
+    """Rank r holds stages r, r + ranks, ..., and computes weight gradients r inputs' gradients late.
 
-    return _lists(ScheduleInterleavedZeroBubble, ranks, chunks, micro_batches)
-
-
-def stages_without_ranks(ranks: int, chunks: int) -> list[Any]:
-    """As much of rank 0's stages as torch's schedules need to make their lists: no group, no module."""
-    return [
-        SimpleNamespace(
-            stage_index=chunk * ranks,
-            num_stages=ranks * chunks,
-            group_size=ranks,
-            group_rank=0,
-            submod=None,
-            is_first=chunk == 0,
-            is_last=False,
-        )
-        for chunk in range(chunks)
-    ]
-
-
-def _lists(kind: Any, ranks: int, chunks: int, micro_batches: int) -> list[Order]:
-    lists = kind(stages_without_ranks(ranks, chunks), micro_batches).pipeline_order
-    text = "\n".join(",".join("" if a is None else str(a) for a in lists[rank]) for rank in range(ranks))
-    return list(from_csv(text))
+    ValueError unless the micro-batches fill whole rounds, each of about one micro-batch a rank.
+    """
+    size = round_size(ranks, micro_batches)
+    total = chunks * micro_batches
+    orders = []
+    for rank in range(ranks):
+        stages = [rank + ranks * chunk for chunk in range(chunks)]
+        forwards = list(rounds(_F, stages, size, micro_batches))
+        inputs = list(rounds(_I, stages[::-1], size, micro_batches))
+        weights = [Action(_W, one.stage, one.micro_batch) for one in inputs]
+        ahead = min((chunks - 1) * size + ranks - 1 - rank, total)
+        order = forwards[:ahead]
+        for i, one in enumerate(inputs):
+            order += [
+                *forwards[ahead + i : ahead + i + 1],
+                one,
+                *(weights[i - rank : i - rank + 1] if i >= rank else ()),
+            ]
+        orders.append((*order, *weights[max(total - rank, 0) :]))
+    return orders

@@ -100,7 +100,8 @@ class ParallelConfig:
     """With zero = 3 by layer: reduce gradients after each micro-batch, or once after the last. last sends less with
     several micro-batches, and holds whole gradients until then."""
     timeout_s: float = 300.0
-    """A collective that takes longer is an error. Keep it above the slowest step plus a checkpoint."""
+    """A collective or message that takes longer is an error, in every process group. Keep it above the slowest step
+    plus a checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     rendezvous: str = "env"
     """Rendezvous of the ranks: env, the launcher's endpoint, or redis://HOST:PORT/DB. Not the checkpoint store."""

@@ -75,6 +75,11 @@ class TrainerLayout:
         return range(dp_rank * self.local_micro_batches, (dp_rank + 1) * self.local_micro_batches)
 
 
+def vocab_of(tokenizer: str) -> int:
+    """Size of the vocabulary of a data.tokenizer."""
+    return 256 if tokenizer == "bytes" else int(tokenizer.partition(":")[2])
+
+
 def plan(config: Config, world: int, vocab: int) -> TrainerLayout:
     """The layout that the settings ask for on `world` ranks.
 
@@ -120,14 +125,12 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
             return f"parallel.schedule = {schedule.name} needs parallel.chunks = {schedule.chunks}, {why}"
         others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks))
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
-    if schedule.chunks > 1 and pp == 1:
-        return f"parallel.schedule = {schedule.name} needs pp of 2 or more"
+    if (unfit := schedule.obstacle(pp, local)) is not None:
+        return f"parallel.schedule = {schedule.name} {unfit}"
     if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp)) is not None:
         return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
-    if schedule.whole_rounds and local % max(1, local // pp):
-        return f"{schedule.name} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
     return None
 
 

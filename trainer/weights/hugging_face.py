@@ -1,7 +1,6 @@
-"""Weights to and from Hugging Face's Llama folders: config.json and safetensors, names and shapes as theirs.
+"""Folders of Hugging Face: what we write for transformers to load, and Llamas that we read.
 
-Both sides hold the same numbers; those of attention's inputs in another order: ours go group by group of key-value
-heads (see model.Shape), theirs projection by projection. Both turn pairs (i, i + half) for rotary positions.
+`architectures` knows which model of theirs ours is. Token 0 begins and ends a document, in their config too.
 """
 
 from __future__ import annotations
@@ -13,64 +12,49 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from holdfast.trainer.data.tokens import Tokenizer
 from holdfast.trainer.settings.config import ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.weights import tokenizer_files
+from holdfast.trainer.weights.architectures import IN_LAYER, LLAMA, PLAIN, QKV, architecture_of, common
 
 Get = Callable[[str], Tensor]
-# What a Llama is, in our settings.
-LLAMA: dict[str, Any] = {"block": "serial", "norm": "rms", "positions": "rope", "mlp": "swiglu", "window": 0}
-_PLAIN = {
-    "embed.weight": "model.embed_tokens.weight",
-    "head.norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
-_IN_LAYER = {
-    "norm.weight": "input_layernorm.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-    "attention.out.weight": "self_attn.o_proj.weight",
-    "ffn.gate.weight": "mlp.gate_proj.weight",
-    "ffn.up.weight": "mlp.up_proj.weight",
-    "ffn.down.weight": "mlp.down_proj.weight",
-}
+FILE_BYTES = 5 * 10**9
+"""Weights beyond this go into several files with an index, as transformers writes them."""
 
 
-def export(folder: Path, model: ModelConfig, vocab: int, seq_len: int, weights: Mapping[str, Tensor]) -> None:
+def export(
+    folder: Path,
+    model: ModelConfig,
+    vocab: int,
+    seq_len: int,
+    weights: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
+    file_bytes: int = FILE_BYTES,
+) -> None:
     """Write `weights`, whole tensors by our names, as a folder that transformers loads.
 
-    Raises ConfigError for a model that is no Llama, and OSError.
+    Without `tokenizer` there are no tokenizer files. Raises ConfigError for a model that no architecture computes,
+    and OSError.
     """
-    other = [f"model.{key} = {getattr(model, key)}" for key, value in LLAMA.items() if getattr(model, key) != value]
-    if other:
-        need = ", ".join(f"{key} = {value}" for key, value in LLAMA.items())
-        raise ConfigError(f"--export-hf writes Llama models ({need}); this one has {', '.join(other)}")
+    from huggingface_hub import save_torch_state_dict  # every worker imports this module for `reader`
+
+    theirs = architecture_of(model)
     folder.mkdir(parents=True, exist_ok=True)
-    theirs = {name: tensor.contiguous() for name, tensor in to_llama(model, weights).items()}
-    save_file(theirs, folder / "model.safetensors", {"format": "pt"})
-    dtype = str(weights["embed.weight"].dtype).removeprefix("torch.")
     described = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": model.d_model,
-        "intermediate_size": _inner(model),
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads or model.heads,
-        "head_dim": model.d_model // model.heads,
-        "vocab_size": vocab,
-        "max_position_embeddings": seq_len,
-        "rms_norm_eps": model.norm_eps,
-        "rope_theta": model.rope_theta,
-        "tie_word_embeddings": model.tied,
-        "initializer_range": model.init_std,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": dtype,
+        "architectures": [theirs.name],
+        **theirs.describe(model, seq_len),
+        **common(model, vocab, weights["embed.weight"].dtype),
     }
     (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+    save_torch_state_dict(theirs.tensors(model, weights), folder, max_shard_size=file_bytes)
+    for path in folder.glob("model*.safetensors"):
+        # The library makes them readable for their owner alone; a server often runs as another user.
+        path.chmod((folder / "config.json").stat().st_mode & 0o777)
+    if tokenizer is not None:
+        tokenizer_files.write(folder, tokenizer, seq_len)
 
 
 def settings_of(folder: Path) -> tuple[dict[str, Any], int]:
@@ -138,35 +122,13 @@ def reader(folder: Path) -> Get:
 
 def ours(name: str, model: ModelConfig, get: Get) -> Tensor:
     """Our whole parameter `name` out of theirs."""
-    if name in _PLAIN:
-        return get(_PLAIN[name])
+    if name in PLAIN:
+        return get(PLAIN[name])
     _, layer, part = name.split(".", 2)
     base = f"model.layers.{layer}"
-    if part in _IN_LAYER:
-        return get(f"{base}.{_IN_LAYER[part]}")
+    if part in IN_LAYER:
+        return get(f"{base}.{IN_LAYER[part]}")
     assert part == "attention.qkv.weight", part
     groups = model.kv_heads or model.heads
-    parts = [get(f"{base}.{their}").view(groups, -1, model.d_model) for their in _QKV]
+    parts = [get(f"{base}.{their}").view(groups, -1, model.d_model) for their in QKV]
     return torch.cat(parts, dim=1).view(-1, model.d_model)
-
-
-_QKV = tuple(f"self_attn.{which}_proj.weight" for which in "qkv")
-
-
-def to_llama(model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors by their names, out of our whole ones."""
-    theirs = {_PLAIN[name]: weights[name] for name in _PLAIN if name in weights}
-    groups, head = model.kv_heads or model.heads, model.d_model // model.heads
-    for layer in range(model.layers):
-        base = f"model.layers.{layer}"
-        for mine, their in _IN_LAYER.items():
-            theirs[f"{base}.{their}"] = weights[f"layers.{layer}.{mine}"]
-        qkv = weights[f"layers.{layer}.attention.qkv.weight"].view(groups, -1, model.d_model)
-        sizes = [model.heads // groups * head, head, head]
-        for name, rows in zip(_QKV, torch.split(qkv, sizes, dim=1), strict=True):
-            theirs[f"{base}.{name}"] = rows.reshape(-1, model.d_model)
-    return theirs
-
-
-def _inner(model: ModelConfig) -> int:
-    return model.ffn_width or model.ffn_mult * model.d_model

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from holdfast.trainer.data.corpus import open_tokenizer
-from holdfast.trainer.data.tokens import SEPARATOR, vocab_of
+from holdfast.trainer.data.tokens import SEPARATOR
 from holdfast.trainer.mesh.mesh import leave
 from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.layout import vocab_of
 from holdfast.trainer.weights.weights import Trained
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.format.arrays import HeldShard
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.worker.torch_state import dtype_name, of_local, place
+from holdfast.plan.tiles import TensorShard
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.settings.config import Config

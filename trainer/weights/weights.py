@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.restore.inspect import Progress
 from holdfast.checkpoint.restore.restore import load_whole
@@ -17,13 +17,16 @@ from holdfast.checkpoint.stores.folder import Slot, committed
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.store import Store
 from holdfast.checkpoint.worker.torch_state import to_torch
+from holdfast.trainer.data.corpus import open_corpus, open_tokenizer
+from holdfast.trainer.data.tokens import ByteTokenizer, Tokenizer
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.optimizer import MASTER
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.traffic import held_by
+from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config, DataConfig, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import TrainerLayout
+from holdfast.trainer.settings.layout import TrainerLayout, vocab_of
 from holdfast.trainer.weights import hugging_face
 from holdfast.trainer.weights.state import shards
 
@@ -38,6 +41,8 @@ class Trained:
     seq_len: int
     weights: dict[str, Tensor]
     """Whole parameters by name; of a bfloat16 model the finer ones that the optimizer kept."""
+    digest: int | None = None
+    """Of the tokens that it was trained on; None: unknown."""
 
 
 def newest(url: str, report: Callable[[str], None] = lambda line: None) -> Trained:
@@ -59,31 +64,80 @@ def newest(url: str, report: Callable[[str], None] = lambda line: None) -> Train
     raise CheckpointError(problems[0] if problems else f"no checkpoint in {url}: train with --store first")
 
 
-def trained(store: Store, slot: Slot, manifest: Manifest, progress: Progress | None = None) -> Trained:
-    """The whole weights of one checkpoint, each byte checked. Raises CheckpointError, OSError."""
-    state, names = manifest.state, {name for name in manifest.tensors if "@" not in name}
+def trained(
+    store: Store, slot: Slot, manifest: Manifest, progress: Progress | None = None, given: Config | None = None
+) -> Trained:
+    """The whole weights of one checkpoint, each byte checked.
+
+    `given` are the settings of one that holds none, as an imported one. Raises CheckpointMismatch for a checkpoint
+    without settings, or whose parameters are not theirs; CheckpointError, OSError.
+    """
+    model, tokenizer, seq_len = settings(slot, manifest, given)
+    _check_parameters(manifest, model, tokenizer, seq_len)
+    names = {name for name in manifest.tensors if "@" not in name}
+    finest = {name: f"{name}@{MASTER}" if f"{name}@{MASTER}" in manifest.tensors else name for name in names}
+    whole = load_whole(store, slot, manifest, finest.values(), progress)
+    weights = {name: to_torch(whole[finest[name]]) for name in names}
+    digest = manifest.state.get("data.digest")
+    return Trained(manifest.step, model, tokenizer, seq_len, weights, digest if type(digest) is int else None)
+
+
+def tokenizer_of(found: Trained, data: DataConfig) -> Tokenizer | None:
+    """The tokenizer of a model; None if it must be trained again, and `data` does not describe the run's text.
+
+    Raises ConfigError if that text has changed.
+    """
+    if found.tokenizer == "bytes":
+        return ByteTokenizer()
+    if data.tokenizer != found.tokenizer:
+        return None
+    if found.digest is not None and open_corpus(data).digest != found.digest:
+        raise ConfigError(
+            f"data.path {data.path or 'default'} is not the text that {found.tokenizer} was trained on: "
+            "name the run's own settings and text"
+        )
+    return open_tokenizer(data)
+
+
+def settings(slot: Slot, manifest: Manifest, given: Config | None) -> tuple[ModelConfig, str, int]:
+    """Model, tokenizer and length of samples: as the checkpoint says, else as given. Raises CheckpointMismatch."""
+    state = manifest.state
+    if given is not None and "model.layers" not in state:
+        return given.model, given.data.tokenizer, given.data.seq_len
     try:
         model = ModelConfig(**{entry.name: state[f"model.{entry.name}"] for entry in fields(ModelConfig)})
         tokenizer, seq_len = state["data.tokenizer"], state["data.seq_len"]
     except KeyError as error:
-        raise CheckpointError(f"{slot.folder} was not written by holdfast train: it has no setting {error}") from None
+        raise CheckpointMismatch(
+            f"{slot.folder} was not written by holdfast train: it has no setting {error}; "
+            "name a file with the settings of its run (checkpoint export --config FILE)"
+        ) from None
     for name, default in {**asdict(ModelConfig()), "tokenizer": "", "seq_len": 0}.items():
         value = {**asdict(model), "tokenizer": tokenizer, "seq_len": seq_len}[name]
         if type(value) is not type(default) and not (isinstance(default, float) and type(value) is int):
-            raise CheckpointError(f"{slot.folder} was not written by holdfast train: its {name} is {value!r:.40}")
+            raise CheckpointMismatch(f"{slot.folder} was not written by holdfast train: its {name} is {value!r:.40}")
+    try:
+        check(Config(model=model, data=DataConfig(tokenizer=tokenizer, seq_len=seq_len)))
+    except ConfigError as error:
+        raise CheckpointMismatch(f"{slot.folder} was not written by holdfast train: {error}") from None
+    return model, tokenizer, seq_len
+
+
+def _check_parameters(manifest: Manifest, model: ModelConfig, tokenizer: str, seq_len: int) -> None:
     config = Config(model=model, data=DataConfig(seq_len=seq_len))
-    needed = [
-        held.name for held in held_by(config, TrainerLayout(pp=1, dp=1, tp=1, chunks=1, local_micro_batches=1), 0, 0)
-    ]
-    if missing := [name for name in needed if name not in names]:
-        raise CheckpointError(
-            f"the checkpoint of step {manifest.step} has no {missing[0]}, which a model of its settings has here: "
-            "use the version of Holdfast that wrote it"
-        )
-    finest = {name: f"{name}@{MASTER}" if f"{name}@{MASTER}" in manifest.tensors else name for name in names}
-    whole = load_whole(store, slot, manifest, finest.values(), progress)
-    weights = {name: to_torch(whole[finest[name]]) for name in names}
-    return Trained(manifest.step, model, tokenizer, seq_len, weights)
+    layout = TrainerLayout(pp=1, dp=1, tp=1, chunks=1, local_micro_batches=1)
+    for held in held_by(config, layout, vocab_of(tokenizer), 0):
+        tensor = manifest.tensors.get(held.name)
+        if tensor is None:
+            raise CheckpointMismatch(
+                f"the checkpoint of step {manifest.step} has no {held.name}, which a model of its settings has here: "
+                "use the version of Holdfast that wrote it, or the settings of its run"
+            )
+        if tensor.shape != held.shape:
+            raise CheckpointMismatch(
+                f"the checkpoint of step {manifest.step} has {held.name} as {list(tensor.shape)}, by its settings "
+                f"it is {list(held.shape)}: use the settings of its run"
+            )
 
 
 def start_from(folder: Path, config: Config, mesh: RankMesh, slices: list[Slice]) -> None:

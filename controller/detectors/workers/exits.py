@@ -18,7 +18,9 @@ def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
         secondary = tracebacks.is_secondary(event.error)
     else:
         by_itself = kind in (t.FindingKind.WORKER_EXIT, t.FindingKind.WORKER_PREEMPTED)
-        secondary = by_itself and tracebacks.is_secondary(_last_words(event))
+        # Ranks that all refuse their input may leave it to one of them to say why.
+        is_silent = event.code == 2 and not _last_words(event)
+        secondary = by_itself and (is_silent or tracebacks.is_secondary(_last_words(event)))
     return Finding(
         kind=kind,
         severity=t.Severity.CRITICAL,

@@ -4,6 +4,7 @@ import { byId, setText } from "./dom.js";
 import { clock } from "./format.js";
 import { now, on, state } from "./store.js";
 
+/** @type {Record<string, string>} */
 const TEXT = { live: "live", lost: "controller lost" };
 
 function show() {

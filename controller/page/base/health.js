@@ -2,12 +2,14 @@
 
 import { post } from "./api.js";
 import { byId, fill, make, setText, sureButton } from "./dom.js";
+import { messageOf } from "./errors.js";
 import { count, known, seconds } from "./format.js";
 import { link, route, VIEWS } from "./router.js";
 import { announce } from "./select.js";
 import { on, state } from "./store.js";
 
-/** The colour and the sign of each condition. */
+/** The colour and the sign of each condition.
+ * @type {Record<string, string | undefined>} */
 export const LEVEL = {
   failed: "bad", "no progress": "bad", slow: "warn", "at risk": "warn", recovering: "busy", starting: "busy",
   "waiting for nodes": "wait", paused: "wait", well: "ok", stopped: "ended", finished: "ended",
@@ -33,7 +35,7 @@ function show() {
   const { job } = status;
   const health = healthShown();
   const sentence = state.past?.problem ?? health?.sentence ?? "No job yet.";
-  byId("health").dataset.level = LEVEL[health?.condition] ?? "none";
+  byId("health").dataset.level = LEVEL[health?.condition ?? ""] ?? "none";
   byId("health").dataset.condition = health?.condition ?? "";
   setText(byId("health-sentence"), sentence);
   fill(byId("health-action"), ...withCode(state.past ? "" : (health?.action ?? NO_JOB)));
@@ -41,31 +43,38 @@ function show() {
   setText(byId("job-name"), job?.name ?? "no job");
   setText(byId("job-shape"), job ? `${count(job.world_size)} ranks on ${count(job.nnodes)} nodes` : "");
   fill(byId("health-others"), ...(health?.others ?? []).map(other));
-  byId("health-basis").hidden = !health?.basis?.length;
-  fill(byId("health-basis-list"), ...(health?.basis ?? []).map((text) => make("li", {}, text)));
-  offer(state.past ? null : health);
+  const basis = (state.past ? null : job?.health?.basis) ?? [];
+  byId("health-basis").hidden = !basis.length;
+  fill(byId("health-basis-list"), ...basis.map((text) => make("li", {}, text)));
+  offer(state.past ? null : (job?.health ?? null));
   const condition = health?.condition ?? "no job";
-  document.title = `${condition}${job ? ` · step ${count(job.step)} · ${job.name}` : ""} · ${VIEWS[route.view]} · Holdfast`;
+  const ofLife = job?.step_of_life ?? null;
+  const step = ofLife === null ? count(job?.step ?? null) : `${count(ofLife)} of this life`;
+  document.title = `${condition}${job ? ` · step ${step} · ${job.name}` : ""} · ${VIEWS[route.view]} · Holdfast`;
   // Its figures change with every step: it is read aloud when the condition or the culprit does.
   const key = [job?.id, condition, health?.target, health?.rank].join();
   if (key !== said) announce(`${job?.name ?? ""}: ${sentence} ${health?.action ?? ""}`);
   said = key;
 }
 
-/** "Try `this`." as text with the command set off. */
+/** "Try `this`." as text with the command set off.
+ * @param {string} text */
 const withCode = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
+/** @param {Api.Health | Api.HealthsThen} health */
 function doing({ doing: what, usual_s: usual }) {
   const takes = known(usual) ? `usually takes ${seconds(usual)}` : "";
   return what && takes ? `${what} (${takes})` : what || takes;
 }
 
+/** @param {Api.Condition | Api.HealthThen} one */
 function other(one) {
   const pill = make("span", { class: "pill", "data-cat": LEVEL[one.condition] }, one.condition);
   return make("li", {}, pill, " ", one.sentence);
 }
 
-/** The one button that fits the action: a link, or a command that asks once more where it costs the job something. */
+/** The one button that fits the action: a link, or a command that asks once more where it costs the job something.
+ * @param {Api.Health | null} health */
 function offer(health) {
   const { remedy = "", target = "" } = health ?? {};
   const key = [remedy, target, link("overview")].join();
@@ -76,23 +85,27 @@ function offer(health) {
   if (button) byId("health-button").append(button);
 }
 
+/** @param {string} text @param {string} href */
 const to = (text, href) => make("a", { class: "primary", href }, text);
 
-/** `sureButton`, with what came of it beneath the action. */
+/** `sureButton`, with what came of it beneath the action.
+ * @param {string} text @param {string} really @param {() => Promise<string>} work */
 const ask = (text, really, work) =>
   sureButton(text, () => really, async () => {
     try {
       announceDone(await work());
     } catch (error) {
-      announceDone(error.message);
+      announceDone(messageOf(error));
     }
   }, { class: "primary" });
 
+/** @param {string} text */
 function announceDone(text) {
   setText(byId("health-answer"), text);
   announce(text);
 }
 
+/** @type {Record<string, ((target: string) => HTMLElement) | undefined>} */
 const BUTTONS = {
   incident: (id) => to(`Open incident ${id}`, link("incidents", id)),
   nodes: () => to("Nodes", link("nodes")),

@@ -21,8 +21,10 @@ function draw() {
   list.replaceChildren(...jobs.map((job) => entry(job, job.id === shown)));
 }
 
+/** @param {Api.JobBrief} job @param {boolean} current */
 function entry(job, current) {
-  const progress = job.step < 0 ? "" : job.max_steps ? `step ${job.step + 1} of ${job.max_steps}` : `step ${job.step + 1}`;
+  const ofLife = job.step_of_life ?? null;
+  const progress = (ofLife ?? job.step) < 0 ? "" : ofLife !== null ? `step ${ofLife + 1} of this life` : job.max_steps ? `step ${job.step + 1} of ${job.max_steps}` : `step ${job.step + 1}`;
   const priority = job.priority ? `priority ${job.priority}` : "";
   const parts = [job.state, progress, priority].filter(Boolean).join(", ");
   const one = make("a", { href: link(route.view, null, { job: job.id }), title: job.reason || job.id });

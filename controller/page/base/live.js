@@ -2,16 +2,20 @@
 // only. A hidden tab asks for nothing. A broken connection is retried with back-off, and shown until it is back.
 
 import { get, getLarge, listen, received } from "./api.js";
+import { messageOf } from "./errors.js";
 import { isShown, pinned, route } from "./router.js";
 import { now, on, state, notify } from "./store.js";
+/** @import { Ranks } from "./store.js" */
 
 const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
+/** @type {(keyof Api.Steps)[]} */
 const COLUMNS = ["step", "loss", "seconds", "tokens", "at", "generation", "mfu", "grad_norm"];
 const MOST_SHARE = 0.1; // of the time, at most, that the controller works for what one view asks again and again
 const MOST_BYTES = 4; // a millisecond, that a view may ask for again and again in one of its requests
 export const PLACES = "rank,node,pp,dp,tp"; // where the ranks are: they change with a generation
 const NOW = "state,phase";
 // What else a view shows of every rank.
+/** @type {Record<string, string>} */
 const MORE = {
   overview: "step,step_seconds,progress_age,operation",
   nodes: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
@@ -25,8 +29,8 @@ export function startLive() {
   follow();
   on("job", changeJob);
   whileShown([...Object.keys(MORE), "slow"], pollPlaces, () => 5000);
-  whileShown([...Object.keys(MORE), "slow"], pollStates, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
-  whileShown(Object.keys(MORE), pollMore, () => (state.ranks?.rank.length > 2048 ? 2000 : 500));
+  whileShown([...Object.keys(MORE), "slow"], pollStates, () => ((state.ranks?.rank.length ?? 0) > 2048 ? 1000 : 500));
+  whileShown(Object.keys(MORE), pollMore, () => ((state.ranks?.rank.length ?? 0) > 2048 ? 2000 : 500));
   document.addEventListener("visibilitychange", () => document.hidden && line.abort());
   whileShown(["nodes"], pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
   whileShown(["overview", "slow", "nodes"], pollBlame, () => 10_000);
@@ -47,7 +51,7 @@ async function follow() {
         tries = -1;
         continue; // another job was chosen, or the tab is hidden
       }
-      console.info("events:", error.message);
+      console.info("events:", messageOf(error));
     }
     const pause = BACK_OFF_S[Math.min(tries, BACK_OFF_S.length - 1)] * (0.75 + Math.random() / 2);
     setConnection("lost", pause);
@@ -92,6 +96,7 @@ function changeJob() {
   notify("steps");
 }
 
+/** @param {string} name @param {number} pause */
 function setConnection(name, pause = 0) {
   const changed = state.connection.state !== name;
   const since = changed ? now() : state.connection.since;
@@ -99,6 +104,7 @@ function setConnection(name, pause = 0) {
   if (changed || name === "lost") notify("connection");
 }
 
+/** @param {Omit<Api.Status, "nodes" | "jobs"> & Partial<Pick<Api.Status, "nodes" | "jobs">>} status */
 function takeStatus(status) {
   state.skew = status.now - Date.now() / 1000;
   const { nodes = {}, jobs = [] } = state.status ?? {};
@@ -110,6 +116,7 @@ function takeStatus(status) {
   notify("status");
 }
 
+/** @param {Api.Incident[]} incidents */
 function mergeIncidents(incidents) {
   const job = pinned() ?? state.status?.job?.id ?? null;
   for (const incident of incidents) {
@@ -119,25 +126,32 @@ function mergeIncidents(incidents) {
   notify("incidents");
 }
 
+/** @param {string | null} job */
 function resetSteps(job) {
   state.steps.job = job;
   for (const column of COLUMNS) state.steps[column] = [];
 }
 
+/** @param {Api.Steps & { job?: string | null }} rows */
 function takeSteps(rows) {
   const { steps } = state;
   if (rows.job !== undefined && rows.job !== steps.job) resetSteps(rows.job);
   for (let i = 0; i < rows.step.length; i++) {
     // A step that is not after the last one: the job went back to a snapshot and does it again.
     while (steps.step.length && steps.step[steps.step.length - 1] >= rows.step[i]) for (const column of COLUMNS) steps[column].pop();
-    for (const column of COLUMNS) steps[column].push(rows[column][i]);
+    for (const column of COLUMNS) /** @type {(number | null)[]} */ (steps[column]).push(rows[column][i]);
   }
   const surplus = steps.step.length - MOST_STEPS;
   if (surplus > 0) for (const column of COLUMNS) steps[column].splice(0, surplus);
   notify("steps");
 }
 
-/** @type {{ places: any, now: any, more: any }} */
+/**
+ * @typedef {Pick<Ranks, "rank" | "node" | "pp" | "dp" | "tp" | "nodes" | "sizes">} Places
+ * @typedef {Pick<Ranks, "state" | "states" | "phase" | "phases">} States
+ * @typedef {{ places: Places | null, now: States | null, more: Partial<Ranks> | null }} Parts
+ */
+/** @type {Parts} */
 const parts = { places: null, now: null, more: null }; // of the ranks, as they came last
 
 async function pollPlaces() {
@@ -152,7 +166,8 @@ async function pollMore() {
   takeRanks("more", await getLarge(`/ranks?columns=${MORE[route.view]}`));
 }
 
-/** The parts as one table, once those that have come are of the same ranks. */
+/** The parts as one table, once those that have come are of the same ranks.
+ * @template {keyof Parts} Name @param {Name} name @param {Parts[Name]} columns */
 function takeRanks(name, columns) {
   if (parts[name] === columns && state.ranks) return; // nothing has changed
   parts[name] = columns;
@@ -160,9 +175,7 @@ function takeRanks(name, columns) {
   if (!places || !states) return;
   const many = places.rank.length;
   if (states.state.length !== many) return; // of another generation: its places come next
-  const empty = Object.fromEntries(
-    ["step", "step_seconds", "progress_age", "operation", "mfu", "memory_bytes"].map((each) => [each, []]),
-  );
+  const empty = { step: [], step_seconds: [], progress_age: [], operation: [], mfu: [], memory_bytes: [] };
   const length = more ? (more.step ?? Object.values(more.part_seconds ?? {})[0] ?? []).length : 0;
   state.ranks = {
     ...empty, operations: [], part_seconds: {}, ...(length === many ? more : {}), ...states, ...places,
@@ -181,7 +194,8 @@ async function pollBlame() {
 }
 
 /** Calls `work` while one of `views` is shown: at once when it comes, again after a pause, and when the address changes
- * within it. What takes long or is large is asked for less often. A failure waits for the next turn. */
+ * within it. What takes long or is large is asked for less often. A failure waits for the next turn.
+ * @param {string[]} views @param {() => any} work @param {() => number} pause */
 export function whileShown(views, work, pause) {
   let [timer, busy, asked] = [0, false, false];
   const turn = async () => {

@@ -9,6 +9,7 @@ const answer = /** @type {(message: any, handed?: Transferable[]) => void} */ (/
 
 onmessage = ({ data: { id, buffer } }) => {
   try {
+    /** @type {Float64Array<ArrayBuffer>[]} */
     const columns = [];
     const value = packed(JSON.parse(new TextDecoder().decode(buffer)), columns);
     answer(
@@ -16,11 +17,12 @@ onmessage = ({ data: { id, buffer } }) => {
       columns.map((column) => column.buffer),
     );
   } catch (error) {
-    answer({ id, error: error.message });
+    answer({ id, error: error instanceof Error ? error.message : String(error) });
   }
 };
 
 /* oxlint-disable no-implicit-globals -- a worker of its own, not a module */
+/** @param {any} value @param {Float64Array<ArrayBuffer>[]} columns @returns {any} */
 function packed(value, columns) {
   if (Array.isArray(value)) {
     if (value.length > LONG && numbers(value)) return column(value, columns);
@@ -36,8 +38,10 @@ function packed(value, columns) {
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, packed(each, columns)]));
 }
 
+/** @param {any[]} values */
 const numbers = (values) => values.every((each) => each === null || typeof each === "number");
 
+/** @param {(number | null)[]} values @param {Float64Array<ArrayBuffer>[]} columns */
 function column(values, columns) {
   const made = Float64Array.from(values, (each) => each ?? NaN);
   columns.push(made);

@@ -4,6 +4,7 @@
 import { all, byId, setText } from "./dom.js";
 import { notify } from "./store.js";
 
+/** @type {Record<string, string>} */
 export const VIEWS = {
   overview: "Overview",
   incidents: "Incidents",
@@ -13,10 +14,13 @@ export const VIEWS = {
   logs: "Logs",
   runbook: "Runbook",
 };
-/** @type {{ view: string, id: string | null, query: Record<string, string | undefined> }} */
+/** @typedef {Record<string, string | undefined>} Query */
+/** @type {{ view: string, id: string | null, query: Query }} */
 export const route = { view: "overview", id: null, query: {} };
 // Addresses that were sent around earlier.
+/** @type {Record<string, string>} */
 const OLD = { rank: "ranks", node: "nodes", incident: "incidents" };
+/** @type {Record<string, (id: string | null) => { view: string, query: Query }>} */
 const MOVED = {
   ranks: (id) => ({ view: "overview", query: id === null ? {} : { rank: id } }),
   mesh3d: () => ({ view: "overview", query: { mesh: "3d" } }),
@@ -26,7 +30,8 @@ const MOVED = {
   actions: () => ({ view: "nodes", query: {} }),
 };
 
-/** "#/ranks/5?x=1" -> {view, id, query}; what cannot be read is the overview. */
+/** "#/ranks/5?x=1" -> {view, id, query}; what cannot be read is the overview.
+ * @param {string} hash @returns {typeof route} */
 export function parse(hash) {
   const [, kind, value] = /^#(rank|node|incident)=(.+)$/.exec(hash) ?? [];
   const [path, search = ""] = (kind ? `${OLD[kind]}/${value}` : hash.replace(/^#\/?/, "")).split("?");
@@ -38,6 +43,7 @@ export function parse(hash) {
   return { view: moved.view, id: null, query: { ...query, ...moved.query } };
 }
 
+/** @param {string} text */
 function decode(text) {
   try {
     return decodeURIComponent(text);
@@ -58,7 +64,8 @@ export function past() {
 /** What stays in the address from view to view. */
 const kept = () => ({ job: pinned(), at: past() });
 
-/** Shows another time in the view that is open; null: now. */
+/** Shows another time in the view that is open; null: now.
+ * @param {number | null} at */
 export function travel(at) {
   const { at: _, ...others } = route.query;
   route.query = at === null ? others : { ...others, at: String(at) };
@@ -66,7 +73,8 @@ export function travel(at) {
   follow(false);
 }
 
-/** Whether a view is shown, or one of the overview's meshes: "mesh2d", "mesh3d". */
+/** Whether a view is shown, or one of the overview's meshes: "mesh2d", "mesh3d".
+ * @param {string} view */
 export function isShown(view) {
   if (view !== "mesh2d" && view !== "mesh3d") return route.view === view;
   return route.view === "overview" && (route.query.mesh === "3d") === (view === "mesh3d");
@@ -80,13 +88,15 @@ export function link(view, id = null, query = {}) {
   return `#/${view}${id === null ? "" : `/${encodeURIComponent(id)}`}${search && `?${search}`}`;
 }
 
-/** Changes the address without a new entry in the browser's history: what is chosen within a view. */
+/** Changes the address without a new entry in the browser's history: what is chosen within a view.
+ * @param {string | number | null} id @param {Record<string, any>} query */
 export function replace(id, query) {
   const stays = Object.fromEntries(Object.entries(kept()).filter(([, value]) => value !== null));
   Object.assign(route, { id, query: { ...stays, ...query } });
   history.replaceState(null, "", link(route.view, id, query));
 }
 
+/** @param {boolean} moved */
 function follow(moved) {
   const [before, job] = [route.view, pinned()];
   Object.assign(route, parse(location.hash));

@@ -4,19 +4,26 @@ import { byId } from "./dom.js";
 import { link, replace, route } from "./router.js";
 import { on, state, notify } from "./store.js";
 
+/** @typedef {["rank", number | null] | ["node", string | null] | ["incident", string | null]} Choice a kind and which */
+
 const KINDS = ["rank", "node", "incident"];
+/** @type {Record<string, string | undefined>} */
 const HOME = { node: "nodes", incident: "incidents" };
 
-/** Selects a rank, a node or an incident within the view that is shown. */
-export function select(kind, value) {
-  take(kind, value);
+/** Selects a rank, a node or an incident within the view that is shown.
+ * @param {Choice} choice */
+export function select(...choice) {
+  take(...choice);
+  const [kind, value] = choice;
   const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !KINDS.includes(key)));
   if (HOME[kind] === route.view) replace(value, others);
   else replace(route.id, { ...others, [kind]: value });
   notify("selected");
 }
 
-function take(kind, value) {
+/** @param {Choice} choice */
+function take(...choice) {
+  const [kind, value] = choice;
   const { selected } = state;
   if (kind === "rank") {
     selected.rank = value;
@@ -36,20 +43,23 @@ export function clearSelection() {
   notify("selected");
 }
 
-/** Name of the node that holds a rank. */
+/** Name of the node that holds a rank.
+ * @param {number | null} rank */
 export function nodeOf(rank) {
   const index = indexOf(rank);
-  return index < 0 ? null : state.ranks.nodes[state.ranks.node[index]];
+  return index < 0 || !state.ranks ? null : state.ranks.nodes[state.ranks.node[index]];
 }
 
-/** Where a rank stands in the columns; -1 when it is not there. */
+/** Where a rank stands in the columns; -1 when it is not there.
+ * @param {number | null} rank */
 export function indexOf(rank) {
   const ranks = state.ranks?.rank;
   if (!ranks || rank === null) return -1;
   return ranks[rank] === rank ? rank : ranks.indexOf(rank);
 }
 
-/** Address of what an incident's culprit names: "rank3", "node1"; null for the job. */
+/** Address of what an incident's culprit names: "rank3", "node1"; null for the job.
+ * @param {string} subject */
 export function subjectLink(subject) {
   const rank = /^rank(\d+)$/.exec(subject);
   if (rank) return link("overview", null, { rank: rank[1] });
@@ -57,7 +67,7 @@ export function subjectLink(subject) {
 }
 
 function fromAddress() {
-  /** @type {any} */
+  /** @type {Record<string, string | undefined>} */
   const found = { ...route.query };
   for (const [kind, view] of Object.entries(HOME)) if (route.view === view && route.id !== null) found[kind] = route.id;
   const rank = Number(found.rank);
@@ -78,6 +88,7 @@ export function startSelect() {
   });
 }
 
+/** @param {string} text */
 export function announce(text) {
   byId("announce").textContent = text;
 }

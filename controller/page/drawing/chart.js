@@ -8,34 +8,53 @@ import { colour } from "../base/theme.js";
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const PAD = { left: 54, right: 14, top: 10, bottom: 22 };
 
+/**
+ * @typedef {(number | null)[]} Values
+ * @typedef {{ x: number, colour: string }} Mark
+ * @typedef {{ x: number[], y: Values, stroke: string, dash: number[] }} Line
+ * @typedef {(value: number) => number} Scale
+ * @typedef {{ left: number, top: number, width: number, height: number, x0: number, x1: number, low: number, high: number,
+ *   px: Scale, py: Scale }} Frame
+ */
+
 export class Chart {
-  /** options: {stroke: colour name, tick: value -> text, cap: highest multiple of the median shown} */
+  /** cap: highest multiple of the median shown.
+   * @param {HTMLCanvasElement} canvas
+   * @param {{ stroke: string, tick: (value: number) => string, cap?: number }} options */
   constructor(canvas, options) {
     this.canvas = canvas;
     this.options = options;
+    /** @type {number[]} */
     this.x = [];
+    /** @type {Values} */
     this.y = [];
-    this.marks = []; // [{x, colour}]
-    /** @type {{ x: number[], y: number[], stroke: string, dash: number[] }[]} */
+    /** @type {Mark[]} */
+    this.marks = [];
+    /** @type {Line[]} */
     this.behind = []; // other runs, drawn first
     /** @type {[number, number] | null} */
     this.bounds = null; // of what is shown vertically
+    /** @type {number | null} */
     this.cursor = null; // x under the pointer, shared between charts
     /** @type {(x: number | null) => void} */
     this.onCursor = () => {};
+    /** @type {Frame | null} */
+    this.frame = null; // of the last drawing
     this.redraw = framed(() => this.draw());
     new ResizeObserver(this.redraw).observe(canvas);
     canvas.addEventListener("pointermove", (event) => this.onCursor(this.xAt(event.offsetX)));
     canvas.addEventListener("pointerleave", () => this.onCursor(null));
   }
 
+  /** @param {number[]} x @param {Values} y @param {Mark[]} marks @param {Line[]} behind */
   set(x, y, marks, behind = []) {
     Object.assign(this, { x, y, marks, behind });
     this.bounds = this.range();
     this.redraw();
   }
 
-  /** Position of the point nearest to a value of x; -1 when there is none. */
+  /** Position of the point nearest to a value of x; -1 when there is none.
+   * @param {number} value */
   nearest(value) {
     let [low, high] = [0, this.x.length - 1];
     while (low < high) {
@@ -46,6 +65,7 @@ export class Chart {
     return low > 0 && value - this.x[low - 1] < this.x[low] - value ? low - 1 : this.x.length ? low : -1;
   }
 
+  /** @param {number} pixel */
   xAt(pixel) {
     if (!this.frame) return null;
     const { left, width, x0, x1 } = this.frame;
@@ -60,8 +80,10 @@ export class Chart {
     const [low, high] = this.bounds;
     const series = [this, ...this.behind].filter((one) => one.x.length);
     const x0 = Math.min(...series.map((one) => one.x[0]));
-    const x1 = Math.max(x0 + 1, ...series.map((one) => Math.max(one.x.at(-1), one.x[0])));
+    const x1 = Math.max(x0 + 1, ...series.map((one) => Math.max(one.x[one.x.length - 1], one.x[0])));
+    /** @type {Scale} */
     const px = (x) => PAD.left + ((x - x0) / (x1 - x0)) * width;
+    /** @type {Scale} */
     const py = (y) => PAD.top + height - ((y - low) / (high - low)) * height;
     const frame = { left: PAD.left, top: PAD.top, width, height, x0, x1, low, high, px, py };
     this.frame = frame;
@@ -85,6 +107,7 @@ export class Chart {
     return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame */
   drawGrid(context, { left, top, width, height, px, py, x0, x1, low, high }) {
     context.strokeStyle = colour("line");
     context.fillStyle = colour("muted");
@@ -108,6 +131,7 @@ export class Chart {
     }
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame */
   drawMarks(context, { top, height, px, x0, x1 }) {
     for (const mark of this.marks) {
       if (mark.x < x0 || mark.x > x1) continue;
@@ -127,6 +151,7 @@ export class Chart {
     }
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame @param {Line} line */
   drawLine(context, { left, top, width, px, py, high }, { x, y, stroke, dash }) {
     context.strokeStyle = context.fillStyle = colour(stroke);
     context.lineWidth = 1.5;
@@ -144,14 +169,15 @@ export class Chart {
       context.lineTo(left + column, last);
     };
     for (let i = 0; i < x.length; i++) {
-      if (!known(y[i])) {
+      const value = y[i];
+      if (!known(value)) {
         flush();
         [drawing, column] = [false, -1];
         continue;
       }
       const at = Math.round((px(x[i]) - left) * 2) / 2;
-      if (y[i] > high) carets.add(Math.round(at));
-      const to = Math.max(top, py(y[i]));
+      if (value > high) carets.add(Math.round(at));
+      const to = Math.max(top, py(value));
       if (at !== column) {
         flush();
         if (!drawing) context.moveTo(left + at, to);
@@ -173,10 +199,12 @@ export class Chart {
     }
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame */
   drawCursor(context, { top, height, px, py, high }) {
     if (this.cursor === null) return;
     const i = this.nearest(this.cursor);
-    if (i < 0 || !known(this.y[i])) return;
+    const value = this.y[i];
+    if (!known(value)) return;
     const at = Math.round(px(this.x[i])) + 0.5;
     context.strokeStyle = colour("faint");
     context.lineWidth = 1;
@@ -186,12 +214,13 @@ export class Chart {
     context.stroke();
     context.fillStyle = colour(this.options.stroke);
     context.beginPath();
-    context.arc(at, py(Math.min(this.y[i], high)), 3.5, 0, 7);
+    context.arc(at, py(Math.min(value, high)), 3.5, 0, 7);
     context.fill();
   }
 }
 
-/** Round numbers from low to high, about as many as asked. */
+/** Round numbers from low to high, about as many as asked.
+ * @param {number} low @param {number} high @param {number} many */
 export function ticks(low, high, many) {
   const rough = (high - low) / Math.max(1, many);
   const power = 10 ** Math.floor(Math.log10(rough));

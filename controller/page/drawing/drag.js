@@ -3,10 +3,13 @@
 const FAR = 4; // pixels that a hand may tremble
 
 /**
- * `dragged(dx, dy)`: by how many pixels since the last call. `pointed(event, isDragging)`: wherever the pointer is now.
- * `clicked(event)`, and `left()` when it is gone.
+ * `dragged`: by how many pixels since the last call. `pointed`: wherever the pointer is now. `left`: when it is gone.
+ * @param {HTMLCanvasElement} canvas
+ * @param {{ dragged: (dx: number, dy: number) => void, pointed: (event: PointerEvent, isDragging: boolean) => void,
+ *   clicked: (event: PointerEvent) => void, left: () => void }} handlers
  */
 export function usePointer(canvas, { dragged, pointed, clicked, left }) {
+  /** @type {{ x: number, y: number, far: boolean } | null} */
   let drag = null;
   canvas.addEventListener("pointerdown", (event) => {
     drag = { x: event.clientX, y: event.clientY, far: false };

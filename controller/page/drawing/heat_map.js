@@ -5,25 +5,42 @@ import { level as levelOf } from "./colours.js";
 import { fit, framed, make, pairs, placeTip } from "../base/dom.js";
 import { announce } from "../base/select.js";
 import { colour, pixel } from "../base/theme.js";
+/** @import { Pair } from "../base/dom.js" */
 
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_WORST = 50; // cells that N goes through, from the worst on
 const WORSE = 1.05; // times what is usual, from which it does
 const LEAST = { x: 3, y: 3 }; // CSS pixels of a cell; finer ones share
+/** @type {number[]} */
 export const timings = []; // milliseconds of scripting per frame
 
+/** @type {Record<string, number[] | undefined>} columns and rows */
+const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/**
+ * @typedef {{ column: number, row: number }} Cell
+ * @typedef {{ left: number, top: number, width: number, height: number }} Box
+ * @typedef {{ columns: string[], rows: string[], level: Uint8Array, palette: string[], passed?: boolean[] }} Data level: rows
+ *   × columns; palette: css, the last for unknown; passed: rows that N passes by
+ * @typedef {{ describe: (column: number, row: number) => [string, Pair[]], choose: (column: number, row: number) => void }} Options
+ */
+
 export class HeatMap {
-  /** options: {describe(column, row) -> [title, rows of pairs], choose(column, row)} */
+  /** @param {HTMLCanvasElement} canvas @param {HTMLElement} tip @param {Options} options */
   constructor(canvas, tip, options) {
     this.canvas = canvas;
     this.tip = tip;
     this.options = options;
-    /** @type {any} */
+    /** @type {Data | null} */
     this.data = null;
-    /** @type {{ column: number, row: number } | null} */
+    /** @type {Cell | null} */
     this.cursor = null;
-    /** @type {{ column: number, row: number } | null} */
+    /** @type {Cell | null} */
     this.hover = null;
+    /** @type {ImageData | null} */
+    this.image = null; // of the cells
+    /** @type {Box | null} */
+    this.box = null; // of the cells, as they were drawn last
     this.view = { x0: 0, x1: 1, y0: 0, y1: 1 }; // the part of all cells that is seen
     this.redraw = framed(() => this.draw());
     new ResizeObserver(this.redraw).observe(canvas);
@@ -34,8 +51,7 @@ export class HeatMap {
     canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
   }
 
-  /** data: {columns: [name], rows: [name], level: Uint8Array (rows × columns), palette: [css, the last: unknown],
-   * passed: rows that N passes by, or nothing} */
+  /** @param {Data} data */
   set(data) {
     const { data: before } = this;
     if (!before || before.columns.length !== data.columns.length || before.rows.length !== data.rows.length)
@@ -51,9 +67,9 @@ export class HeatMap {
     this.redraw();
   }
 
-  /** How many cells there are each way, and which of them are seen. */
-  range() {
-    const { columns, rows } = this.data;
+  /** How many cells there are each way, and which of them are seen.
+   * @param {Data} data */
+  range({ columns, rows }) {
     const { x0, x1, y0, y1 } = this.view;
     return { first: x0 * columns.length, last: x1 * columns.length, top: y0 * rows.length, bottom: y1 * rows.length };
   }
@@ -62,24 +78,26 @@ export class HeatMap {
     const began = performance.now();
     const { context, width, height, ratio } = fit(this.canvas);
     context.clearRect(0, 0, width, height);
-    if (!this.data || width < 80 || height < 40 || !this.data.columns.length) return;
+    const { data } = this;
+    if (!data || width < 80 || height < 40 || !data.columns.length) return;
     context.font = FONT;
     const wide = Math.min(
       width * 0.3,
-      Math.max(...sample(this.data.rows).map((name) => context.measureText(name).width)) + 20,
+      Math.max(...sample(data.rows).map((name) => context.measureText(name).width)) + 20,
     );
     const box = { left: wide, top: 10, width: width - wide - 12, height: height - 36 };
     this.box = box;
-    this.paintCells(context, box, ratio);
-    this.drawNames(context, box);
-    this.drawCursor(context, box);
+    this.paintCells(context, data, box, ratio);
+    this.drawNames(context, data, box);
+    this.drawCursor(context, data, box);
     timings.push(performance.now() - began);
     if (timings.length > 600) timings.shift();
   }
 
-  paintCells(context, box, ratio) {
-    const { columns, level, palette } = this.data;
-    const { first, last, top, bottom } = this.range();
+  /** @param {CanvasRenderingContext2D} context @param {Data} data @param {Box} box @param {number} ratio */
+  paintCells(context, data, box, ratio) {
+    const { columns, level, palette } = data;
+    const { first, last, top, bottom } = this.range(data);
     const [wide, high] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
     const nx = Math.min(Math.ceil(last - first), Math.floor(box.width / LEAST.x));
     const ny = Math.min(Math.ceil(bottom - top), Math.floor(box.height / LEAST.y));
@@ -98,8 +116,9 @@ export class HeatMap {
       }
     }
     const inks = palette.map(pixel);
-    if (this.image?.width !== wide || this.image.height !== high) this.image = new ImageData(wide, high);
-    const pixels = new Uint32Array(this.image.data.buffer);
+    const kept = this.image?.width === wide && this.image.height === high ? this.image : null;
+    const image = (this.image = kept ?? new ImageData(wide, high));
+    const pixels = new Uint32Array(image.data.buffer);
     pixels.fill(0);
     const gap = box.width / nx >= 12 ? Math.round(ratio) : 0;
     for (let y = 0; y < ny; y++) {
@@ -117,12 +136,13 @@ export class HeatMap {
       }
       for (let line = y0 + 1; line < y1; line++) pixels.copyWithin(line * wide, y0 * wide, (y0 + 1) * wide);
     }
-    context.putImageData(this.image, Math.round(box.left * ratio), Math.round(box.top * ratio));
+    context.putImageData(image, Math.round(box.left * ratio), Math.round(box.top * ratio));
   }
 
-  drawNames(context, box) {
-    const { columns, rows } = this.data;
-    const { first, last, top, bottom } = this.range();
+  /** @param {CanvasRenderingContext2D} context @param {Data} data @param {Box} box */
+  drawNames(context, data, box) {
+    const { columns, rows } = data;
+    const { first, last, top, bottom } = this.range(data);
     context.fillStyle = colour("muted");
     context.textBaseline = "middle";
     context.textAlign = "right";
@@ -142,8 +162,9 @@ export class HeatMap {
     }
   }
 
-  drawCursor(context, box) {
-    const { first, last, top, bottom } = this.range();
+  /** @param {CanvasRenderingContext2D} context @param {Data} data @param {Box} box */
+  drawCursor(context, data, box) {
+    const { first, last, top, bottom } = this.range(data);
     const [pitchX, pitchY] = [box.width / (last - first), box.height / (bottom - top)];
     for (const { cell, ink, line } of [
       { cell: this.hover, ink: "text", line: 1 },
@@ -162,18 +183,19 @@ export class HeatMap {
     }
   }
 
+  /** @param {MouseEvent} event */
   at(event) {
     if (!this.data || !this.box) return null;
-    const { first, last, top, bottom } = this.range();
+    const { first, last, top, bottom } = this.range(this.data);
     const [x, y] = [(event.offsetX - this.box.left) / this.box.width, (event.offsetY - this.box.top) / this.box.height];
     if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
     const cell = { column: Math.floor(first + x * (last - first)), row: Math.floor(top + y * (bottom - top)) };
-    return this.worstNear(cell, (last - first) / this.box.width, (bottom - top) / this.box.height);
+    return this.worstNear(this.data, cell, (last - first) / this.box.width, (bottom - top) / this.box.height);
   }
 
-  /** Of the cells that share the pointer's pixels, the one whose colour is seen. */
-  worstNear(cell, perX, perY) {
-    const { columns, rows, level, palette } = this.data;
+  /** Of the cells that share the pointer's pixels, the one whose colour is seen.
+   * @param {Data} data @param {Cell} cell @param {number} perX @param {number} perY */
+  worstNear({ columns, rows, level, palette }, cell, perX, perY) {
     let best = cell;
     let most = -1;
     for (let row = cell.row; row < Math.min(rows.length, cell.row + Math.ceil(perY * LEAST.y)); row++) {
@@ -189,6 +211,7 @@ export class HeatMap {
     return best;
   }
 
+  /** @param {PointerEvent} event */
   onMove(event) {
     this.hover = this.at(event);
     if (!this.hover) this.tip.hidden = true;
@@ -206,30 +229,34 @@ export class HeatMap {
     this.redraw();
   }
 
+  /** @param {MouseEvent} event */
   onClick(event) {
     const cell = this.at(event);
     if (cell) this.choose(cell);
   }
 
+  /** @param {Cell} cell */
   choose(cell) {
     this.cursor = cell;
     this.options.choose(cell.column, cell.row);
     const [title, rows] = this.options.describe(cell.column, cell.row);
     announce(`${title}: ${rows.map(([name, value]) => `${name} ${value}`).join(", ")}`);
-    this.reveal(cell);
+    if (this.data) this.reveal(this.data, cell);
     this.redraw();
   }
 
-  reveal({ column, row }) {
-    const { columns, rows } = this.data;
+  /** @param {Data} data @param {Cell} cell */
+  reveal({ columns, rows }, { column, row }) {
+    /** @param {number} low @param {number} high @param {number} at */
     const inside = (low, high, at) => (at < low ? at - low : at > high ? at - high : 0);
     const dx = inside(this.view.x0, this.view.x1 - 1 / columns.length, column / columns.length);
     const dy = inside(this.view.y0, this.view.y1 - 1 / rows.length, row / rows.length);
     this.view = { x0: this.view.x0 + dx, x1: this.view.x1 + dx, y0: this.view.y0 + dy, y1: this.view.y1 + dy };
   }
 
-  zoom(factor, x = 0.5, y = 0.5) {
-    const { columns, rows } = this.data;
+  /** @param {Data} data @param {number} factor @param {number} x @param {number} y */
+  zoom({ columns, rows }, factor, x = 0.5, y = 0.5) {
+    /** @param {number} low @param {number} high @param {number} at @param {number} least */
     const part = (low, high, at, least) => {
       const span = Math.min(1, Math.max(least, (high - low) / factor));
       const from = Math.min(1 - span, Math.max(0, low + (high - low - span) * at));
@@ -241,21 +268,25 @@ export class HeatMap {
     this.redraw();
   }
 
+  /** @param {WheelEvent} event */
   onWheel(event) {
     if (!this.data || !this.box || (!event.ctrlKey && !event.metaKey && this.view.x1 - this.view.x0 === 1)) return;
     event.preventDefault();
     this.zoom(
+      this.data,
       Math.exp(-event.deltaY * 0.004),
       (event.offsetX - this.box.left) / this.box.width,
       (event.offsetY - this.box.top) / this.box.height,
     );
   }
 
+  /** @param {KeyboardEvent} event */
   onKey(event) {
     if (!this.data || event.ctrlKey || event.metaKey || event.altKey) return;
     const { columns, rows } = this.data;
-    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const move = MOVES[event.key];
     const from = this.cursor ?? { column: move ? -Math.max(0, move[0]) : -1, row: move ? -Math.max(0, move[1]) : 0 };
+    /** @param {number} value @param {number} many */
     const clamp = (value, many) => Math.min(many - 1, Math.max(0, value));
     if (move)
       this.choose({
@@ -264,17 +295,17 @@ export class HeatMap {
       });
     else if (event.key === "Home") this.choose({ column: 0, row: from.row });
     else if (event.key === "End") this.choose({ column: columns.length - 1, row: from.row });
-    else if (event.key === "+" || event.key === "=") this.zoom(1.6);
-    else if (event.key === "-") this.zoom(1 / 1.6);
-    else if (event.key === "0") this.zoom(1e-9);
-    else if (event.key.toLowerCase() === "n") this.nextWorst();
+    else if (event.key === "+" || event.key === "=") this.zoom(this.data, 1.6);
+    else if (event.key === "-") this.zoom(this.data, 1 / 1.6);
+    else if (event.key === "0") this.zoom(this.data, 1e-9);
+    else if (event.key.toLowerCase() === "n") this.nextWorst(this.data);
     else return;
     event.preventDefault();
   }
 
-  /** The worst cells in turn. */
-  nextWorst() {
-    const { columns, level, palette, passed } = this.data;
+  /** The worst cells in turn.
+   * @param {Data} data */
+  nextWorst({ columns, level, palette, passed }) {
     /** @type {number[][]} */
     const at = Array.from(palette, () => []); // by level, no more than are looked at
     for (let cell = 0; cell < level.length; cell++) {
@@ -288,5 +319,6 @@ export class HeatMap {
   }
 }
 
-/** Some of many names, to see how long they are. */
+/** Some of many names, to see how long they are.
+ * @param {string[]} names */
 const sample = (names) => (names.length <= 40 ? names : [...names.slice(0, 20), ...names.slice(-20)]);

@@ -1,6 +1,11 @@
 // The ranks that a rank works with: its groups, and the ranks that its activations come from and go to. Pure.
 
-/** {tp, dp, pp: [places in the columns]} of the rank at a place, itself included; null without a mesh. */
+/** @import { Ranks } from "../base/store.js" */
+
+/** @typedef {Pick<Ranks, "rank" | "pp" | "dp" | "tp" | "sizes">} Mesh */
+
+/** {tp, dp, pp: [places in the columns]} of the rank at a place, itself included; null without a mesh.
+ * @param {Mesh} ranks @param {number} at */
 export function groupsOf(ranks, at) {
   if (!ranks.sizes || at < 0) return null;
   const { pp, dp, tp } = ranks;
@@ -15,10 +20,11 @@ export function groupsOf(ranks, at) {
   return found;
 }
 
-/** {from, to: [places]}: the ranks before and after it. `plan`: as /api/v1/job/plan, or null. */
+/** {from, to: [places]}: the ranks before and after it. `plan`: as /api/v1/job/plan, or null.
+ * @param {Mesh} ranks @param {number} at @param {Api.Plan | null} plan @returns {{ from: number[], to: number[] }} */
 export function flowOf(ranks, at, plan) {
   const groups = groupsOf(ranks, at);
-  if (!groups) return { from: [], to: [] };
+  if (!groups || !ranks.sizes) return { from: [], to: [] };
   const stages = plan?.stages.length ? plan.stages.map((stage) => stage.rank) : [...Array(ranks.sizes[0]).keys()];
   const mine = ranks.pp[at];
   const [before, after] = [new Set(), new Set()];
@@ -33,14 +39,16 @@ export function flowOf(ranks, at, plan) {
   };
 }
 
-/** A rank that does the same work as the one at a place, and is not among `named`; -1 where there is none. */
+/** A rank that does the same work as the one at a place, and is not among `named`; -1 where there is none.
+ * @param {Mesh} ranks @param {number} at @param {number[]} named */
 export function peerOf(ranks, at, named) {
   const groups = groupsOf(ranks, at);
   const peers = (groups?.dp ?? []).map((i) => ranks.rank[i]);
   return peers.find((rank) => rank !== ranks.rank[at] && !named.includes(rank)) ?? -1;
 }
 
-/** A few ranks of a large mesh that are worth seeing together: one rank's pipeline and its tensor group. */
+/** A few ranks of a large mesh that are worth seeing together: one rank's pipeline and its tensor group.
+ * @param {Mesh} ranks @param {number} at */
 export function company(ranks, at) {
   const groups = groupsOf(ranks, Math.max(0, at));
   if (!groups) return Array.from(ranks.rank.slice(0, 16));

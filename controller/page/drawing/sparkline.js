@@ -6,10 +6,17 @@ const POINTS = 120; // what a tile has room for
 const [WIDTH, HEIGHT] = [200, 30]; // of the drawing, scaled to its box
 const SVG = "http://www.w3.org/2000/svg";
 
-/** [[x, y], ...] from `from` to `until`, x and y from 0 to 1; of many points the extremes of each column. Pure. */
+/** @typedef {(number | null)[]} Values */
+
+/** [[x, y], ...] from `from` to `until`, x and y from 0 to 1; of many points the extremes of each column. Pure.
+ * @param {Values | undefined} at @param {Values | undefined} line @param {number} from @param {number} until */
 export function sparkline(at, line, from, until) {
+  /** @type {number[][]} */
   const inside = [];
-  for (let i = 0; i < (at?.length ?? 0); i++) if (at[i] >= from && at[i] <= until + 60 && known(line[i])) inside.push([at[i], line[i]]);
+  for (let i = 0; i < (at?.length ?? 0); i++) {
+    const [when, value] = [at?.[i] ?? 0, line?.[i]];
+    if (when >= from && when <= until + 60 && known(value)) inside.push([when, value]);
+  }
   if (inside.length < 2) return [];
   inside.sort((a, b) => a[0] - b[0]); // steps that were done again come by number
   const start = Math.min(inside[0][0], until - 60); // a young job fills the width
@@ -22,6 +29,7 @@ export function sparkline(at, line, from, until) {
     const found = columns.get(column) ?? { low: value, high: value };
     columns.set(column, { low: Math.min(found.low, value), high: Math.max(found.high, value) });
   }
+  /** @param {number} value */
   const y = (value) => (high === low ? 0.5 : (value - low) / spread);
   return [...columns].flatMap(([column, found]) => {
     const x = Math.min(1, column / (POINTS / 2));
@@ -39,6 +47,7 @@ export class Sparkline {
     this.element.append(this.path);
   }
 
+  /** @param {Values | undefined} at @param {Values | undefined} line @param {number} from @param {number} until */
   show(at, line, from, until) {
     const points = sparkline(at, line, from, until).map(([x, y]) => `${(x * WIDTH).toFixed(1)},${(2 + (1 - y) * (HEIGHT - 4)).toFixed(1)}`);
     this.path.setAttribute("points", points.join(" "));

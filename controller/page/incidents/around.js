@@ -15,11 +15,14 @@ import { entryOf } from "./runbook.js";
 
 const LINES = 20; // of the culprit's log
 let asked = "";
-/** @type {{ log: string[], entry: any }} */
+/** @typedef {Api.Incident | Api.WholeIncident} Incident */
+
+/** @type {{ log: string[], entry: HTMLElement[] | null }} */
 let found = { log: [], entry: null };
 let stop = new AbortController();
 
-/** The rank that an incident names; null where it names none. Pure. */
+/** The rank that an incident names; null where it names none. Pure.
+ * @param {Incident} incident */
 export function rankOf(incident) {
   const rank = /^rank(\d+)$/.exec(incident.culprit)?.[1] ?? incident.findings.map((one) => /^rank(\d+)$/.exec(one.subject)?.[1]).find(Boolean);
   return rank === undefined ? null : Number(rank);
@@ -43,13 +46,16 @@ async function load() {
   show();
 }
 
-/** What the culprit printed up to the incident, in the life that it ended. */
+/** What the culprit printed up to the incident, in the life that it ended.
+ * @param {Incident} incident @param {AbortSignal} signal */
 async function lastLines(incident, signal) {
   const rank = rankOf(incident);
   if (rank === null || !incident.job) return [];
   const query = new URLSearchParams({ ranks: String(rank), follow: "false", rate: "5000" });
-  if (incident.generation_from) query.set("generation", incident.generation_from);
+  if (incident.generation_from) query.set("generation", String(incident.generation_from));
+  /** @type {string[]} */
   const lines = [];
+  /** @param {{ at: number, text: string }} chunk */
   const take = (chunk) => {
     if (chunk.at <= incident.opened + 5) lines.push(...chunk.text.replace(/\n$/, "").split("\n"));
     lines.splice(0, Math.max(0, lines.length - LINES));
@@ -68,9 +74,11 @@ function show() {
   offer(incident);
 }
 
+/** @param {Incident} incident */
 function logPart(incident) {
   const rank = rankOf(incident);
   if (rank === null) return [];
+  /** @type {string} */
   const error = incident.findings.map((one) => one.evidence?.error).find(Boolean) ?? "";
   const lines = found.log.length ? found.log : error.trimEnd().split("\n").slice(-LINES);
   const all = link("logs", null, { rank, generation: incident.generation_from || null });
@@ -82,9 +90,11 @@ function logPart(incident) {
   ];
 }
 
-/** The incident's whole document, once it is here. */
+/** The incident's whole document, once it is here.
+ * @param {Incident} incident */
 const whole = (incident) => (loaded()?.id === incident.id ? loaded() : null);
 
+/** @param {Incident} incident */
 function earlierPart(incident) {
   const earlier = whole(incident)?.earlier;
   if (!earlier) return [];
@@ -95,12 +105,14 @@ function earlierPart(incident) {
   return [make("h4", {}, "Earlier"), rows.length ? make("ul", { class: "plain" }, ...rows) : make("p", { class: "muted" }, "None of this node, rank or traceback.")];
 }
 
+/** @param {Incident} incident */
 function runbookPart(incident) {
   if (!found.entry) return [];
   return [make("h4", {}, "Runbook: ", incident.kind.replaceAll("-", " ")), ...found.entry];
 }
 
-/** Copy, and what can be done to the node; nothing that makes no sense. */
+/** Copy, and what can be done to the node; nothing that makes no sense.
+ * @param {Incident} incident */
 function offer(incident) {
   const box = byId("around-do");
   const node = incident.findings.map((one) => one.evidence?.node ?? one.subject).concat(nodeOf(incident)).find((name) => name in (state.status?.nodes ?? {}));
@@ -115,6 +127,7 @@ function offer(incident) {
     await navigator.clipboard.writeText(markdown(current)).then(() => setText(copy, "Copied"), (error) => setText(copy, error.message));
     announce(copy.innerText);
   });
+  /** @param {string} label @param {string} really @param {string} path @param {any} body */
   const act = (label, really, path, body) =>
     sureButton(label, () => really, async () => {
       const said = await post(path, body).then(() => `${label}: requested`, (error) => error.message);
@@ -131,18 +144,21 @@ function offer(incident) {
   box.replaceChildren(copy, ...buttons);
 }
 
+/** @param {Incident} incident */
 function nodeOf(incident) {
   const rank = rankOf(incident);
   const part = state.status?.job?.assignment.find((one) => rank !== null && one.ranks.includes(rank));
   return part ? [part.node] : [];
 }
 
-/** The incident as text for a ticket. */
+/** The incident as text for a ticket.
+ * @param {Incident} incident */
 function markdown(incident) {
   const job = incident.job ? ` of job ${incident.job}` : "";
-  const phases = incident.phases.map((one) => `- ${clock(one.start)} ${one.name}${known(one.end) ? `, ${(one.end - one.start).toFixed(1)} s` : ""}`);
+  const phases = incident.phases.map(({ name, start, end }) => `- ${clock(start)} ${name}${known(end) ? `, ${(end - start).toFixed(1)} s` : ""}`);
   const findings = incident.findings.map((one) => `- ${clock(one.at)} ${one.subject}, ${one.kind}: ${one.text}`);
   const earlier = (whole(incident)?.earlier ?? []).map((one) => `- ${one.id} ${one.kind} on ${one.culprit} (same ${one.same.join(", ")})`);
+  /** @param {string} title @param {string[]} lines */
   const part = (title, lines) => (lines.length ? [`## ${title}`, "", ...lines, ""] : []);
   const address = `${location.origin}/#/incidents/${incident.id}${pinned() ? `?job=${pinned()}` : ""}`;
   return [

@@ -1,6 +1,6 @@
 // Incidents, newest first: what happened, how long each phase took, what the detectors said.
 
-import { byId, make, setText } from "../base/dom.js";
+import { all, byId, make, setText } from "../base/dom.js";
 import { ago, clock, count, known, seconds } from "../base/format.js";
 import { link, past, route } from "../base/router.js";
 import { subjectLink } from "../base/select.js";
@@ -8,10 +8,14 @@ import { now, on, state } from "../base/store.js";
 import { thenOrNow } from "../past/then.js";
 
 const SHADES = 6;
+/** @type {Record<string, string | undefined>} */
 export const LEVEL = { critical: "bad", warning: "warn", info: "busy" };
+/** @type {Record<string, string>} */
 export const STATE = { open: "bad", recovering: "busy", closed: "ok", failed: "bad" };
-const cards = new Map(); // id -> {card, text}: a card is rebuilt only when its incident changed
+/** @type {Map<Api.Incident["id"], { card: HTMLElement, text: string }>} */
+const cards = new Map(); // a card is rebuilt only when its incident changed
 
+/** @param {Pick<Api.Incident, "state">} incident */
 export const isOpen = (incident) => incident.state === "open" || incident.state === "recovering";
 export const newestFirst = () => [...state.incidents.values()].sort((a, b) => b.opened - a.opened);
 
@@ -36,6 +40,7 @@ function show() {
   mark();
 }
 
+/** @param {Api.Incident} incident */
 function build(incident) {
   const head = make("div", { class: "incident-head" },
     make("span", { class: "pill", "data-cat": STATE[incident.state] }, incident.state),
@@ -44,8 +49,9 @@ function build(incident) {
     make("time", { datetime: new Date(incident.opened * 1000).toISOString() }, clock(incident.opened)));
   const card = make("article", { class: "incident", "aria-label": `${incident.kind}, ${incident.culprit}, ${incident.state}` },
     head, make("p", { class: "summary" }, incident.summary), phases(incident));
-  card.dataset.id = incident.id;
+  card.dataset.id = String(incident.id);
   if (incident.action) card.append(make("p", {}, incident.reason ? `${incident.action}: ${incident.reason}` : incident.action));
+  if (incident.hint) card.append(make("p", {}, incident.hint));
   head.insertBefore(make("a", { class: "link", href: link("incidents", incident.id) }, "story"), head.lastChild);
   const facts = outcome(incident);
   if (facts) card.append(make("p", {}, facts));
@@ -53,13 +59,16 @@ function build(incident) {
   return card;
 }
 
+/** @param {Api.Incident} incident */
 export function culprit(incident) {
   const href = subjectLink(incident.culprit);
   return href ? make("a", { class: "link", href }, incident.culprit) : make("span", {}, incident.culprit);
 }
 
+/** @param {Api.Incident} incident */
 export function phases(incident) {
   const bar = make("div", { class: "phases", role: "img" });
+  /** @type {string[]} */
   const spoken = [];
   incident.phases.forEach((phase, i) => {
     const piece = make("span", { class: `shade-${i % SHADES}`, "data-open": phase.end === null });
@@ -72,9 +81,10 @@ export function phases(incident) {
   return bar;
 }
 
-/** Widths and labels of the phases; those that last grow. */
+/** Widths and labels of the phases; those that last grow.
+ * @param {HTMLElement} bar */
 function time(bar) {
-  for (const piece of bar.children) {
+  for (const piece of /** @type {HTMLCollectionOf<HTMLElement>} */ (bar.children)) {
     const { name, start, end } = piece.dataset;
     const lasted = Math.max(0.001, (end ? Number(end) : now()) - Number(start));
     piece.style.flexGrow = lasted.toFixed(3);
@@ -84,12 +94,14 @@ function time(bar) {
   }
 }
 
-/** The step that training went on with: unknown of a program that numbers none; "" where it has not gone on. */
+/** The step that training went on with: unknown of a program that numbers none; "" where it has not gone on.
+ * @param {Api.Incident} incident */
 export function stepResumed(incident) {
   if (known(incident.step_resumed)) return count(incident.step_resumed);
-  return incident.state === "closed" && known(incident.generation_to) && incident.step_at_fault >= 0 ? "unknown" : "";
+  return incident.state === "closed" && known(incident.generation_to) && (incident.step_at_fault ?? 0) >= 0 ? "unknown" : "";
 }
 
+/** @param {Api.Incident} incident */
 export function outcome(incident) {
   const parts = [];
   if (known(incident.detect_s)) parts.push(`detected in ${seconds(incident.detect_s)}`);
@@ -105,6 +117,7 @@ export function outcome(incident) {
   return parts.join(" · ");
 }
 
+/** @param {Api.Incident} incident */
 export function findings(incident) {
   const { length } = incident.findings;
   const box = make("details", {}, make("summary", {}, `${length} finding${length === 1 ? "" : "s"}`));
@@ -119,6 +132,7 @@ export function findings(incident) {
   return box;
 }
 
+/** @param {unknown} value */
 const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 function mark() {
@@ -132,11 +146,12 @@ function mark() {
 }
 
 function tick() {
-  for (const piece of document.querySelectorAll(".phases span[data-open]")) time(piece.parentElement);
+  for (const piece of all(".phases span[data-open]")) time(piece.parentElement);
   for (const [id, { card }] of cards) {
     const incident = state.incidents.get(id);
     if (!incident) continue; // of the job that the page was about before
-    setText(card.querySelector("time"), now() - incident.opened < 3600 ? ago(now() - incident.opened) : clock(incident.opened));
+    const when = now() - incident.opened < 3600 ? ago(now() - incident.opened) : clock(incident.opened);
+    setText(/** @type {HTMLElement} */ (card.querySelector("time")), when);
   }
 }
 

@@ -2,6 +2,7 @@
 
 import { post } from "../base/api.js";
 import { byId, fill, setText } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { clock, count } from "../base/format.js";
 import { replace, route } from "../base/router.js";
 import { on } from "../base/store.js";
@@ -10,11 +11,12 @@ import { stackTree } from "./stack_tree.js";
 async function ask() {
   setText(byId("stacks-about"), "requested …");
   try {
+    /** @type {Api.Stacks} */
     const tree = await post("/job/stacks");
     setText(byId("stacks-about"), `${count(Object.keys(tree.states).length)} ranks at ${clock(tree.at)}, generation ${tree.generation}`);
     fill(byId("stacks"), stackTree(tree));
   } catch (error) {
-    setText(byId("stacks-about"), error.message);
+    setText(byId("stacks-about"), messageOf(error));
   }
 }
 

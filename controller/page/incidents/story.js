@@ -7,6 +7,9 @@ import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE, stepResume
 import { route } from "../base/router.js";
 import { stackTree } from "./stack_tree.js";
 import { notify, now, on, state } from "../base/store.js";
+/** @import { Pair } from "../base/dom.js" */
+
+/** @type {Record<string, string | undefined>} */
 
 const MEANING = {
   suspect: "a fault is suspected, the culprit is not yet certain",
@@ -15,11 +18,12 @@ const MEANING = {
   ongoing: "training continues, slower",
   evicting: "the culprit is evicted, the rest of the generation is stopped",
   replenishing: "waiting for a replacement node",
+  waiting: "waiting before the next attempt, for the last ones made no progress",
   starting: "processes start",
   restoring: "every rank restores its state",
   resuming: "until the first step is done",
 };
-/** @type {any} */
+/** @type {Api.WholeIncident | null} */
 let whole = null; // with its stacks, as /api/v1/incidents/{id}
 let drawn = "";
 
@@ -60,7 +64,9 @@ function show() {
   box.replaceChildren(head(incident), phases(incident), ...chapters(incident), ...stacks(incident));
 }
 
+/** @param {Api.Incident} incident */
 function head(incident) {
+  /** @type {Pair[]} */
   const facts = [
     ["culprit", culprit(incident)],
     ["opened", clock(incident.opened)],
@@ -86,7 +92,8 @@ function head(incident) {
   );
 }
 
-/** What happened, in the order in which it happened. */
+/** What happened, in the order in which it happened.
+ * @param {Api.Incident} incident */
 function chapters(incident) {
   // What happened at the same instant: first it was seen, then decided, then done.
   const events = incident.findings.map((finding) => ({ at: finding.at, turn: 0, item: seen(finding) }));
@@ -124,6 +131,7 @@ function chapters(incident) {
   return [make("h4", {}, "What happened"), make("ol", { class: "chapters" }, ...events.map(({ item }) => item))];
 }
 
+/** @param {Api.Phase} phase */
 function passed(phase) {
   const took = (phase.end ?? now()) - phase.start;
   return make(
@@ -136,6 +144,7 @@ function passed(phase) {
   );
 }
 
+/** @param {Api.Finding} finding */
 function seen(finding) {
   const evidence = Object.entries(finding.evidence ?? {}).filter(([, value]) => value !== null && value !== "");
   const item = make(
@@ -158,6 +167,7 @@ function seen(finding) {
   return item;
 }
 
+/** @param {Api.Incident} incident */
 function stacks(incident) {
   if (whole?.id !== incident.id || !whole.stacks) return [];
   return [make("h4", {}, "Stacks of the workers"), stackTree(whole.stacks)];

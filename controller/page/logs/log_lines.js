@@ -3,10 +3,12 @@
 const BAD = /\b(?:ERROR|CRITICAL|FATAL|PANIC)\b|^(?:\[rank\d+\]: ?)?(?:Traceback |(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b)|(?:^|\])\[?[EF]\d{4}[ \d]/;
 const WARN = /\b(?:WARN|WARNING)\b|Warning: |(?:^|\])\[?W\d{4}[ \d]/;
 
-/** How it is drawn: bad, warn or plain. Which lines come is decided by the controller. */
+/** How it is drawn: bad, warn or plain. Which lines come is decided by the controller.
+ * @param {string} text */
 export const levelShown = (text) => (BAD.test(text.slice(0, 160)) ? "bad" : WARN.test(text.slice(0, 200)) ? "warn" : "");
 
-/** {matches: text -> whether it is found, error}: a regular expression, or where it is none, the words themselves. */
+/** {matches: text -> whether it is found, error}: a regular expression, or where it is none, the words themselves.
+ * @param {string} search @returns {{ matches: (text: string) => boolean, error: string }} */
 export function matcher(search) {
   if (!search) return { matches: () => true, error: "" };
   try {

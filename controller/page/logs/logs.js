@@ -3,6 +3,7 @@
 
 import { get, listen } from "../base/api.js";
 import { byId, fill, framed, make, setText } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { clock, count, ranges } from "../base/format.js";
 import { link, past, pinned, replace, route } from "../base/router.js";
 import { announce } from "../base/select.js";
@@ -10,19 +11,25 @@ import { on, state } from "../base/store.js";
 import { timeOf } from "../past/then.js";
 import { levelShown, matcher } from "./log_lines.js";
 
+/** @typedef {{ at: number, rank: number, node: string, generation: number, text: string, dropped: number }} Line */
+
 const ROW = 18;
 const MOST = 20_000; // lines that the page keeps
 const RATE = 12_000; // characters a second, of all that one tab may receive
 const AROUND_S = 60; // before the time that is shown
 const LEVELS = ["debug", "info", "warning", "error"];
+/** @type {HTMLElement} */
 const list = byId("logs");
 const height = make("div", { role: "presentation" });
+/** @type {ReturnType<typeof makeRow>[]} */
 const pool = [];
-/** @type {{ at: number, rank: number, node: string, generation: number, text: string, dropped: number }[]} */
+/** @type {Line[]} */
 let lines = [];
+/** @type {Line[]} */
 let shown = []; // of them, what the search leaves
 let line = new AbortController();
 let asked = "";
+/** @type {Line | null} */
 let chosen = null;
 let isHeld = false; // by a reader who scrolled up
 let problem = "";
@@ -61,12 +68,13 @@ async function follow() {
     await listen(address, { line: take, end: () => mine.abort() }, () => {}, mine.signal);
   } catch (error) {
     if (mine.signal.aborted || mine !== line) return;
-    problem = error.message;
+    problem = messageOf(error);
     asked = ""; // the next change of the page tries again
     filter();
   }
 }
 
+/** @param {Line} chunk of one or more lines */
 function take(chunk) {
   const at = past();
   for (const [i, text] of chunk.text.replace(/\n$/, "").split("\n").entries()) {
@@ -100,7 +108,7 @@ function draw() {
     row.element.hidden = i >= many;
     if (i < many) show(row, shown[first + i], first + i);
   });
-  const at = shown.indexOf(chosen);
+  const at = chosen ? shown.indexOf(chosen) : -1;
   if (at >= 0) list.setAttribute("aria-activedescendant", `log-${at}`);
   else list.removeAttribute("aria-activedescendant");
 }
@@ -113,9 +121,10 @@ function makeRow() {
   return { element, when, who, text };
 }
 
+/** @param {ReturnType<typeof makeRow>} row @param {Line} one @param {number} at */
 function show({ element, when, who, text }, one, at) {
   element.id = `log-${at}`;
-  element.dataset.at = at;
+  element.dataset.at = String(at);
   element.dataset.level = levelShown(one.text);
   element.style.top = `${at * ROW}px`;
   element.setAttribute("aria-selected", String(one === chosen));
@@ -124,6 +133,7 @@ function show({ element, when, who, text }, one, at) {
   setText(text, one.text);
 }
 
+/** @param {number} at */
 async function choose(at) {
   chosen = shown[at] ?? null;
   redraw();
@@ -131,13 +141,15 @@ async function choose(at) {
   const mine = chosen;
   const job = pinned() ?? state.status?.job?.id ?? "";
   const query = new URLSearchParams({ text: mine.text.slice(0, 4000) || " " });
+  /** @type {Api.SaidBy & { error?: undefined } | { error: string }} */
   const found = await get(`/jobs/${encodeURIComponent(job)}/logs/same?${query}`).catch((error) => ({ error: error.message }));
   if (mine !== chosen) return;
-  fill(byId("logs-same"), ...(found.error ? [make("p", {}, found.error)] : same(found)));
+  fill(byId("logs-same"), ...(found.error !== undefined ? [make("p", {}, found.error)] : same(found)));
   announce(byId("logs-same").innerText);
 }
 
-/** All ranks that said this. */
+/** All ranks that said this.
+ * @param {Api.SaidBy} said */
 function same({ ranks, lines: many, first, masked }) {
   if (!first) return [make("p", { class: "muted" }, "It is not kept any more.")];
   const who = make("a", { class: "link", href: link("overview", null, { rank: first.rank }) }, `rank ${first.rank}`);
@@ -161,6 +173,7 @@ function showForm() {
 }
 
 function onForm() {
+  /** @param {string} id @returns {string | null} */
   const value = (id) => byId(id).value.trim() || null;
   const level = value("logs-level");
   replace(null, {
@@ -170,8 +183,11 @@ function onForm() {
   follow();
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
-  const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -shown.length, End: shown.length }[event.key];
+  /** @type {Record<string, number | undefined>} */
+  const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -shown.length, End: shown.length };
+  const by = moves[event.key];
   if (!by || !shown.length) return;
   event.preventDefault();
   const from = chosen ? shown.indexOf(chosen) : shown.length;
@@ -185,6 +201,7 @@ function onKey(event) {
 export function startLogs() {
   list.append(height);
   on("route then", follow);
+  /** @type {string | null} */
   let job = null;
   on("status", () => {
     const newest = pinned() ?? state.status?.job?.id ?? null;
@@ -193,7 +210,7 @@ export function startLogs() {
   });
   document.addEventListener("visibilitychange", follow);
   for (const id of ["logs-rank", "logs-grep", "logs-level", "logs-generation"]) byId(id).addEventListener("change", onForm);
-  byId("logs-form").addEventListener("submit", (event) => {
+  byId("logs-form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     onForm();
   });

@@ -1,7 +1,8 @@
 // Diagnoses: begins one of nodes that are named, after asking once more, and lists those of late with their verdicts.
 
 import { get, post } from "../base/api.js";
-import { byId, fill, make, segments, setText, sureButton } from "../base/dom.js";
+import { all, byId, fill, make, segments, setText, sureButton } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { ago, count, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { verdictTable } from "./node_story.js";
@@ -10,43 +11,48 @@ import { now, on, state } from "../base/store.js";
 
 const SUGGESTED = 20; // names, of maybe thousands
 const KEPT = 8; // diagnoses whose verdicts are shown
-const verdicts = new Map(); // id -> verdicts of a diagnosis that has ended
+/** @type {Map<string, Api.Verdict[]>} */
+const verdicts = new Map(); // of diagnoses that have ended, by id
+/** @type {Api.DiagnosisBrief[]} */
 let diagnoses = [];
 let suite = "quick";
-let nodes = null; // the field that names nodes
+const nodes = make("input", {
+  id: "do-nodes",
+  list: "do-names",
+  placeholder: "node names; empty: all idle nodes",
+  autocomplete: "off",
+});
 
+/** @param {string} text */
 function say(text, bad = false) {
   const line = byId("do-answer");
   line.dataset.level = bad ? "bad" : "ok";
   setText(line, text);
 }
 
-/** Does it and says what came of it. */
+/** Does it and says what came of it.
+ * @param {string} what @param {() => Promise<string | void>} work */
 const doing = (what, work) => async () => {
   say(`${what} …`);
   try {
     say((await work()) ?? `${what}: done`);
   } catch (error) {
-    say(`${what}: ${error.message}`, true);
+    say(`${what}: ${messageOf(error)}`, true);
   }
 };
 
 const named = () => nodes.value.split(/[\s,]+/).filter(Boolean);
 const listed = () => named().join(", ") || "…";
 
+/** @param {boolean} busy */
 async function diagnose(busy) {
+  /** @type {Api.Begun} */
   const { id } = await post("/diagnose", { nodes: named(), suite, busy });
   poll().catch(() => {});
   return `diagnosis ${id} started`;
 }
 
 function build() {
-  nodes = make("input", {
-    id: "do-nodes",
-    list: "do-names",
-    placeholder: "node names; empty: all idle nodes",
-    autocomplete: "off",
-  });
   const names = make("datalist", { id: "do-names" });
   const suggest = () => {
     const [, before = "", word = ""] = /^(.*?)([^\s,]*)$/.exec(nodes.value) ?? [];
@@ -78,6 +84,7 @@ function build() {
     ),
   );
   segments(suites, ({ suite: wanted }) => (suite = wanted));
+  /** @param {string} label @param {() => string} really @param {() => Promise<string>} work */
   const button = (label, really, work) => sureButton(label, really, doing(label, work));
   byId("do").replaceChildren(
     make("div", { class: "do-row" }, make("label", { for: "do-nodes" }, "Nodes"), nodes, names),
@@ -99,6 +106,7 @@ function build() {
   );
 }
 
+/** @param {string} title @param {string} about @param {HTMLElement[]} what */
 const group = (title, about, ...what) =>
   make(
     "fieldset",
@@ -119,10 +127,11 @@ async function poll() {
 function show() {
   if (route.view !== "nodes") return;
   if (!diagnoses.length) return fill(byId("diagnoses"), make("p", { class: "muted" }, "None so far."));
-  const open = new Set([...byId("diagnoses").querySelectorAll("details[open]")].map((each) => each.dataset.id));
+  const open = new Set(all("#diagnoses details[open]").map((each) => each.dataset.id));
   fill(byId("diagnoses"), ...diagnoses.slice(0, 20).map((each) => card(each, open.has(each.id))));
 }
 
+/** @param {Api.DiagnosisBrief} each @param {boolean} open */
 function card(each, open) {
   const head = make(
     "p",
@@ -158,14 +167,14 @@ function card(each, open) {
     ),
   );
   const rows = (verdicts.get(each.id) ?? []).filter((v) => v.grade !== "pass");
-  const all = verdicts.get(each.id)?.length ?? 0;
+  const many = verdicts.get(each.id)?.length ?? 0;
   const box = make(
     "details",
     { "data-id": each.id, open },
-    make("summary", {}, `${count(rows.length)} of ${count(all)} verdicts are not a pass`),
+    make("summary", {}, `${count(rows.length)} of ${count(many)} verdicts are not a pass`),
   );
   if (rows.length) box.append(verdictTable(rows.slice(0, 200), true));
-  return make("article", { class: "card" }, head, all ? box : null);
+  return make("article", { class: "card" }, head, many ? box : null);
 }
 
 export function startDiagnoses() {

@@ -8,9 +8,11 @@ import { whileShown } from "../base/live.js";
 import { link, route } from "../base/router.js";
 import { on, state } from "../base/store.js";
 
+/** @type {Record<string, string>} */
 const GRADE = { pass: "ok", degraded: "warn", fail: "bad", unable: "idle" };
 const WORST = ["fail", "degraded", "unable", "pass"];
-let history = null; // {name, ...} as /api/v1/nodes/{name}/history
+/** @type {{ name: string, error: string } | Api.NodeHistory & { name: string, error?: undefined } | null} */
+let history = null; // as /api/v1/nodes/{name}/history
 
 async function poll() {
   const name = state.selected.node;
@@ -27,11 +29,13 @@ function show() {
   setText(byId("history-title"), name ? `History and verdicts of ${name}` : "History and verdicts");
   if (!name) return fill(byId("history"), make("p", { class: "muted" }, "Choose a node in the list."));
   if (history?.name !== name) return fill(byId("history"), make("p", { class: "muted" }, "…"));
-  if (history.error) return fill(byId("history"), make("p", { class: "muted" }, history.error));
-  fill(byId("history"), ...standing(), ...past(name), ...verdicts());
+  if (history.error !== undefined) return fill(byId("history"), make("p", { class: "muted" }, history.error));
+  fill(byId("history"), ...standing(history), ...past(name, history), ...verdicts(history));
 }
 
-function standing() {
+/** @param {Api.NodeHistory} history */
+function standing(history) {
+  /** @type {string[]} */
   const parts = [];
   if (history.cordoned) parts.push("cordoned: it gets no work until an operator uncordons it");
   if (history.evicted)
@@ -40,36 +44,39 @@ function standing() {
   return parts.map((text) => make("p", { class: "named" }, text));
 }
 
-function past(name) {
+/** @param {string} name @param {Api.NodeHistory} history */
+function past(name, history) {
   const about = newestFirst().filter(
     (incident) =>
       incident.culprit === name || incident.findings.some((f) => f.subject === name || f.evidence?.node === name),
   );
   const rows = [
-    ...history.node_failures.map(({ at, kind }) => [
+    ...history.node_failures.map(({ at, kind }) => ({
       at,
-      make("li", {}, `${clock(at)} node failure: ${kind.replaceAll("-", " ")}`),
-    ]),
-    ...about.map((i) => [
-      i.opened,
-      make(
+      item: make("li", {}, `${clock(at)} node failure: ${kind.replaceAll("-", " ")}`),
+    })),
+    ...about.map((i) => ({
+      at: i.opened,
+      item: make(
         "li",
         {},
         `${clock(i.opened)} `,
         make("a", { class: "link", href: link("incidents", i.id) }, i.kind.replaceAll("-", " ")),
         ` ${i.summary}`,
       ),
-    ]),
-  ].sort((a, b) => b[0] - a[0]);
+    })),
+  ].sort((a, b) => b.at - a.at);
   return [
     make("h4", {}, "Faults"),
     rows.length
-      ? make("ul", { class: "plain" }, ...rows.slice(0, 30).map(([, item]) => item))
+      ? make("ul", { class: "plain" }, ...rows.slice(0, 30).map(({ item }) => item))
       : make("p", { class: "muted" }, "None known."),
   ];
 }
 
-function verdicts() {
+/** @param {Api.NodeHistory} history */
+function verdicts(history) {
+  /** @type {Api.Verdict[]} */
   const rows = [...history.verdicts].sort(
     (a, b) => WORST.indexOf(a.grade) - WORST.indexOf(b.grade) || a.check.localeCompare(b.check),
   );
@@ -87,7 +94,8 @@ function verdicts() {
   return [title, verdictTable(rows)];
 }
 
-/** Verdicts as a table: what was measured, against what, and what to do. */
+/** Verdicts as a table: what was measured, against what, and what to do.
+ * @param {Api.Verdict[]} rows @param {boolean} withNode */
 export function verdictTable(rows, withNode = false) {
   const heads = [...(withNode ? ["Node"] : []), "Test", "Verdict", "Measured", "Against", "What it says"];
   const body = rows.map((v) => {

@@ -9,16 +9,21 @@ import { on, state } from "../base/store.js";
 
 const ROW = 28;
 const byName = new Intl.Collator("en", { numeric: true }).compare;
+/** @type {HTMLElement} */
 const list = byId("nodes");
 const height = make("div", { role: "presentation" });
+/** @type {ReturnType<typeof makeRow>[]} */
 const pool = [];
+/** @typedef {Omit<Api.NodeBrief, "state"> & { state: string }} Row */
+/** @type {Row[]} */
 let rows = [];
 const redraw = framed(draw);
 
-/** States by node: now, or at the time that is shown. */
+/** States by node: now, or at the time that is shown.
+ * @returns {Record<string, string>} */
 function statesShown() {
   const { past: then } = state;
-  if (!then || then.problem) return state.status?.nodes ?? {};
+  if (!then || then.problem !== undefined) return state.status?.nodes ?? {};
   return Object.fromEntries(state.nodes.map(({ name }) => [name, then.doubtful[name] ?? "healthy"]));
 }
 
@@ -28,8 +33,9 @@ function arrange() {
   const fresh = state.nodes.map((node) => ({ ...node, state: states[node.name] ?? node.state }));
   rows = fresh.filter((node) => {
     const text = `${node.name} ${node.state} ${node.switch} ${node.reason ?? ""}`.toLowerCase();
-    return words.every((word) => text.includes(word));
+    return words.every((/** @type {string} */ word) => text.includes(word));
   });
+  /** @param {Row} node */
   const rank = (node) => WORST_FIRST.indexOf(category(node.state));
   rows.sort((a, b) => rank(a) - rank(b) || byName(a.name, b.name));
   const shown = rows.length === fresh.length ? count(fresh.length) : `${count(rows.length)} of ${count(fresh.length)}`;
@@ -58,18 +64,19 @@ function makeRow() {
   const pill = make("span", { class: "pill" });
   cells[1].append(pill);
   const element = make("div", { class: "node-row", role: "option" }, ...cells);
-  element.addEventListener("click", () => select("node", element.dataset.node));
+  element.addEventListener("click", () => select("node", element.dataset.node ?? null));
   height.append(element);
   return { element, cells, pill };
 }
 
+/** @param {ReturnType<typeof makeRow>} row @param {Row} node @param {number} at */
 function fill({ element, cells, pill }, node, at) {
   element.dataset.node = node.name;
   element.id = `node-${at}`;
   element.style.top = `${at * ROW}px`;
   element.setAttribute("aria-selected", String(node.name === state.selected.node));
-  element.setAttribute("aria-setsize", rows.length);
-  element.setAttribute("aria-posinset", at + 1);
+  element.setAttribute("aria-setsize", String(rows.length));
+  element.setAttribute("aria-posinset", String(at + 1));
   pill.dataset.cat = category(node.state);
   setText(cells[0], node.name);
   setText(pill, node.reason ? `${node.state}: ${node.reason}` : node.state);
@@ -80,9 +87,12 @@ function fill({ element, cells, pill }, node, at) {
   setText(cells[6], known(node.frame_age) ? (node.frame_age < 1 ? seconds(node.frame_age) : ago(node.frame_age)) : "–");
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   const page = Math.floor(list.clientHeight / ROW);
-  const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length }[event.key];
+  /** @type {Record<string, number | undefined>} */
+  const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length };
+  const by = moves[event.key];
   if (!by || !rows.length) return;
   event.preventDefault();
   const from = rows.findIndex((node) => node.name === state.selected.node);
@@ -92,6 +102,7 @@ function onKey(event) {
   announce(`${rows[to].name}, ${rows[to].state}, ranks ${ranges(rows[to].ranks)}`);
 }
 
+/** @param {number} at */
 function reveal(at) {
   if (at * ROW < list.scrollTop) list.scrollTop = at * ROW;
   else if ((at + 1) * ROW > list.scrollTop + list.clientHeight) list.scrollTop = (at + 1) * ROW - list.clientHeight;

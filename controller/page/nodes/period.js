@@ -3,7 +3,8 @@
 const SHORTEST = 20; // ms; shorter periods are packets, not steps
 const CLEAR = 0.3; // correlation from which a period is believed
 
-/** Milliseconds, or null where nothing repeats. `nic`: {t, tx, rx}, `span` in ms. */
+/** Milliseconds, or null where nothing repeats. `nic`: {t, tx, rx}, `span` in ms.
+ * @param {Pick<Api.NicTraffic, "t" | "tx" | "rx">} nic @param {number} span */
 export function periodOf(nic, span) {
   const series = new Float32Array(Math.ceil(span) + 1);
   const first = Math.max(0, (nic.t.at(-1) ?? 0) - span);
@@ -29,7 +30,8 @@ export function periodOf(nic, span) {
   return found;
 }
 
-/** Mean product of a series with itself, `lag` later. */
+/** Mean product of a series with itself, `lag` later.
+ * @param {Float32Array} series @param {number} lag */
 function correlation(series, lag) {
   let sum = 0;
   for (let i = lag; i < series.length; i++) sum += series[i] * series[i - lag];

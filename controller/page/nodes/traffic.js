@@ -9,29 +9,36 @@ import { route } from "../base/router.js";
 import { on, state, notify } from "../base/store.js";
 import { colour } from "../base/theme.js";
 
+/** @typedef {Api.NicTraffic} Nic */
+
 const WINDOW_S = 2;
 const LEAST = 125; // bytes per ms, 1 Mb/s: the scale does not blow up a silence
 const PAD = { left: 82, right: 12, top: 8, bottom: 22 };
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
+/** @type {HTMLCanvasElement} */
 const canvas = byId("traffic");
+/** @type {Api.Traffic | null} */
 let data = null;
 let held = false;
+/** @type {{ x: number, y: number } | null} */
 let pointer = null;
 const redraw = framed(draw);
 
 async function poll() {
   const node = state.selected.node;
   if (!node || held) return;
+  /** @type {Api.Traffic} */
   const fresh = await get(`/nodes/${encodeURIComponent(node)}/traffic?seconds=${WINDOW_S}`);
   if (node !== state.selected.node || held) return;
   data = fresh;
-  showPeriod();
+  showPeriod(fresh);
   redraw();
 }
 
-/** What the eye should see in the stripes: that they come once in a step, or do not. */
-function showPeriod() {
-  const found = data.nics.map((nic) => periodOf(nic, WINDOW_S * 1000)).find(known);
+/** What the eye should see in the stripes: that they come once in a step, or do not.
+ * @param {Api.Traffic} shown */
+function showPeriod({ nics }) {
+  const found = nics.map((nic) => periodOf(nic, WINDOW_S * 1000)).find(known);
   const step = state.status?.job?.step_seconds;
   const beside = known(step) ? `, a step takes ${seconds(step)}` : "";
   setText(byId("traffic-period"), known(found) ? `repeats every ${seconds(found / 1000)}${beside}` : "");
@@ -47,7 +54,7 @@ function draw() {
   setText(byId("traffic-empty"), node ? (data?.node === node ? "No samples from this node yet." : "") : "Select a node or a rank to see its traffic.");
   if (!nics.length || full < 120) return;
   const [width, lane] = [full - PAD.left - PAD.right, (tall - PAD.top - PAD.bottom) / nics.length];
-  const end = Math.max(...nics.map((nic) => nic.t0 + nic.t.at(-1)));
+  const end = Math.max(...nics.map((nic) => nic.t0 + nic.t[nic.t.length - 1]));
   const begin = end - WINDOW_S * 1000;
   const peak = niceRate(Math.max(LEAST, ...nics.map(peakOf)));
   nics.forEach((nic, row) => {
@@ -59,24 +66,31 @@ function draw() {
   showPointer(context, nics, { lane, width, begin, tall });
 }
 
-/** Bytes per millisecond of a sample, whatever time it covers. */
+const WAYS = /** @type {const} */ ([{ column: "tx", sign: -1, name: "send" }, { column: "rx", sign: 1, name: "receive" }]);
+
+/** Bytes per millisecond of a sample, whatever time it covers.
+ * @param {Nic} nic @param {"tx" | "rx"} column @param {number} i */
 function rate(nic, column, i) {
   const span = i > 0 ? nic.t[i] - nic.t[i - 1] : nic.t.length > 1 ? nic.t[1] - nic.t[0] : 1;
   return nic[column][i] / Math.max(span, 0.001);
 }
 
+/** @param {Nic} nic */
 function peakOf(nic) {
   let most = 0;
   for (let i = 0; i < nic.t.length; i++) most = Math.max(most, rate(nic, "tx", i), rate(nic, "rx", i));
   return most;
 }
 
+/** @param {number} perMs */
 function niceRate(perMs) {
   const bits = perMs * 8000;
   const power = 10 ** Math.floor(Math.log10(bits));
   return (([1, 2, 2.5, 4, 5, 8].find((f) => f * power >= bits) ?? 10) * power) / 8000;
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Nic} nic
+ * @param {{ top: number, lane: number, width: number, begin: number, peak: number, full: number }} place */
 function drawLane(context, nic, { top, lane, width, begin, peak, full }) {
   const middle = top + lane / 2;
   const half = lane / 2 - Math.min(6, lane * 0.12);
@@ -89,7 +103,7 @@ function drawLane(context, nic, { top, lane, width, begin, peak, full }) {
     context.fillStyle = colour("muted");
     context.fillText(`${bitRate(peak * 8000)} full`, 12, middle + 8, PAD.left - 18);
   }
-  for (const { column, sign, name } of [{ column: "tx", sign: -1, name: "send" }, { column: "rx", sign: 1, name: "receive" }]) {
+  for (const { column, sign, name } of WAYS) {
     const highest = new Float32Array(Math.ceil(width) + 1);
     for (let i = 0; i < nic.t.length; i++) {
       const x = Math.round(((nic.t0 + nic.t[i] - begin) / (WINDOW_S * 1000)) * width);
@@ -106,7 +120,10 @@ function drawLane(context, nic, { top, lane, width, begin, peak, full }) {
   if (top > PAD.top) context.fillRect(0, Math.round(top), full, 1);
 }
 
-/** A line where each step ended, by the workers' own clock. */
+/** @typedef {{ width: number, tall: number, begin: number, end: number }} Span */
+
+/** A line where each step ended, by the workers' own clock.
+ * @param {CanvasRenderingContext2D} context @param {Span} place */
 function drawSteps(context, { width, tall, begin, end }) {
   const { at } = state.steps;
   context.fillStyle = colour("accent");
@@ -120,6 +137,7 @@ function drawSteps(context, { width, tall, begin, end }) {
   context.globalAlpha = 1;
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Span} place */
 function drawTime(context, { width, tall, begin, end }) {
   context.fillStyle = colour("muted");
   context.textAlign = "center";
@@ -130,6 +148,8 @@ function drawTime(context, { width, tall, begin, end }) {
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Nic[]} nics
+ * @param {{ lane: number, width: number, begin: number, tall: number }} place */
 function showPointer(context, nics, { lane, width, begin, tall }) {
   const tip = byId("traffic-tip");
   tip.hidden = true;
@@ -179,6 +199,7 @@ export function startTraffic() {
   new ResizeObserver(redraw).observe(canvas);
 }
 
+/** @param {boolean} on */
 function hold(on) {
   held = on;
   byId("traffic-hold").setAttribute("aria-pressed", String(on));

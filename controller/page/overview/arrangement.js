@@ -6,20 +6,26 @@ import { replace, route } from "../base/router.js";
 import { on, state } from "../base/store.js";
 
 const OTHERS = ["node", "switch"];
-let switches = new Map(); // node -> switch
+/** @type {Map<string, string>} by node */
+let switches = new Map();
 let asked = "";
 
-export const arrangement = () => (OTHERS.includes(route.query.mesh ?? "") ? String(route.query.mesh) : "mesh");
+const wanted = () => (OTHERS.includes(route.query.mesh ?? "") ? String(route.query.mesh) : "mesh");
+
+/** By node until the switches are known. */
+export const arrangement = () => (wanted() === "switch" && !switches.size ? "node" : wanted());
 
 /** The switch of each node, once it was wanted. */
 export const switchOf = () => switches;
 
-/** Of nodes nothing is known here but their names: asked for once for the nodes that a job runs on. */
+/** Of nodes nothing is known here but their names: asked for once for the nodes that a job runs on.
+ * @param {() => void} changed */
 async function ask(changed) {
   const key = (state.ranks?.nodes ?? []).join();
-  if (arrangement() !== "switch" || route.view !== "overview" || key === asked) return;
+  if (wanted() !== "switch" || route.view !== "overview" || key === asked) return;
   asked = key;
   try {
+    /** @type {Api.NodeBrief[]} */
     const nodes = await get("/nodes?detail=false");
     switches = new Map(nodes.map((node) => [node.name, node.switch]));
     changed();
@@ -28,6 +34,7 @@ async function ask(changed) {
   }
 }
 
+/** @param {() => void} changed */
 export function startArrangement(changed) {
   let shown = arrangement();
   segments(byId("mesh-by"), ({ by }) => {
@@ -35,7 +42,7 @@ export function startArrangement(changed) {
     follow();
   });
   const follow = () => {
-    check(byId("mesh-by"), ({ by }) => by === arrangement());
+    check(byId("mesh-by"), ({ by }) => by === wanted());
     ask(changed);
     if (shown === arrangement()) return;
     shown = arrangement();

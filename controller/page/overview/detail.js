@@ -2,14 +2,18 @@
 
 import { get, post } from "../base/api.js";
 import { category } from "../drawing/colours.js";
-import { byId, framed, make, pairs, setText, sureButton } from "../base/dom.js";
+import { all, byId, framed, make, pairs, setText, sureButton } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { bytes, clock, count, known, percent, ranges, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { newestFirst } from "../incidents/incidents.js";
 import { link } from "../base/router.js";
 import { announce, indexOf, select } from "../base/select.js";
 import { on, state } from "../base/store.js";
+/** @import { Pair } from "../base/dom.js" */
+/** @import { Ranks } from "../base/store.js" */
 
+/** @type {Api.Node | null} */
 let node = null; // as /api/v1/nodes/{name}
 let drawn = "";
 
@@ -28,8 +32,8 @@ function show() {
   const body = byId("detail");
   const parts = [];
   const i = indexOf(rank);
-  if (rank !== null) parts.push(i < 0 ? make("p", { class: "hint" }, `There is no rank ${rank} now.`) : rankPart(i));
-  if (name) parts.push(node?.name === name ? nodePart() : make("p", { class: "hint" }, `${name}…`));
+  if (rank !== null) parts.push(i < 0 || !state.ranks ? make("p", { class: "hint" }, `There is no rank ${rank} now.`) : rankPart(state.ranks, i));
+  if (name) parts.push(node?.name === name ? nodePart(node) : make("p", { class: "hint" }, `${name}…`));
   if (!parts.length) parts.push(make("p", { class: "hint" }, "Choose a rank or a node."));
   setText(byId("detail-title"), rank !== null ? `Rank ${rank}` : (name ?? "Selection"));
   const text = parts.map((part) => part.outerHTML).join("");
@@ -37,19 +41,20 @@ function show() {
   drawn = text;
   const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.rank;
   body.replaceChildren(...parts);
-  if (focused !== undefined) body.querySelector(`[data-rank="${focused}"]`)?.focus();
+  if (focused !== undefined) all(`#detail [data-rank="${focused}"]`)[0]?.focus();
   showActions(name);
 }
 
-function rankPart(i) {
-  const { ranks } = state;
+/** @param {Ranks} ranks @param {number} i */
+function rankPart(ranks, i) {
   const stateName = ranks.states[ranks.state[i]];
+  /** @type {Pair[]} */
   const rows = [["state", make("span", { class: "pill", "data-cat": category(stateName) }, stateName)]];
   if (ranks.sizes) rows.push(["coordinate", `pp ${ranks.pp[i]}, dp ${ranks.dp[i]}, tp ${ranks.tp[i]}`]);
   rows.push(["phase", ranks.phases[ranks.phase[i]]], ["operation", ranks.operations[ranks.operation[i]] || "–"]);
   rows.push(["step", count(ranks.step[i])], ["step time", seconds(ranks.step_seconds[i])]);
   rows.push(["last progress", known(ranks.progress_age[i]) ? `${seconds(ranks.progress_age[i])} ago` : "–"]);
-  if (known(ranks.memory_bytes[i]) && ranks.memory_bytes[i] > 0) rows.push(["memory", bytes(ranks.memory_bytes[i])]);
+  if ((ranks.memory_bytes[i] ?? 0) > 0) rows.push(["memory", bytes(ranks.memory_bytes[i])]);
   if (known(ranks.mfu[i])) rows.push(["MFU", percent(ranks.mfu[i])]);
   const rank = ranks.rank[i];
   return make("div", { class: "detail-stack" }, pairs(rows), blamePart(rank), errorsOf([`rank${rank}`]), links([
@@ -57,19 +62,22 @@ function rankPart(i) {
   ]));
 }
 
-/** The last blame result of a rank, if there is one. */
+/** The last blame result of a rank, if there is one.
+ * @param {number} rank */
 function blamePart(rank) {
   const named = (state.blame?.culprits ?? state.blamed?.culprits ?? []).filter((c) => c.rank === rank || c.peer === rank);
+  /** @type {HTMLElement[]} */
   const rows = named.map((c) => make("p", { class: "named" }, c.text));
-  const at = state.blamed?.ranks.rank.indexOf(rank) ?? -1;
-  if (at >= 0) {
-    const { ranks } = state.blamed;
+  const ranks = state.blamed?.ranks;
+  const at = ranks?.rank.indexOf(rank) ?? -1;
+  if (ranks && at >= 0) {
     rows.push(pairs([["slow itself", seconds(ranks.self_s[at])], ["induced wait", seconds(ranks.induced_s[at])], ["waited for slow ranks", seconds(ranks.named_s[at])]]));
   }
   return rows.length ? make("div", {}, make("h3", {}, "Blame, per step"), ...rows) : null;
 }
 
-/** What detectors said of these subjects, newest first. */
+/** What detectors said of these subjects, newest first.
+ * @param {string[]} subjects */
 function errorsOf(subjects) {
   const found = newestFirst().flatMap((incident) => incident.findings.map((finding) => ({ finding, incident })))
     .filter(({ finding }) => subjects.includes(finding.subject)).slice(0, 5);
@@ -79,9 +87,12 @@ function errorsOf(subjects) {
   return make("div", {}, make("h3", {}, "Findings"), make("ul", { class: "plain" }, ...items));
 }
 
+/** @param {string[][]} targets */
 const links = (targets) => make("p", { class: "links" }, ...targets.map(([text, href]) => make("a", { class: "link", href }, text)));
 
-function nodePart() {
+/** @param {Api.Node} node */
+function nodePart(node) {
+  /** @type {Pair[]} */
   const rows = [["state", make("span", { class: "pill", "data-cat": category(node.state) }, node.state)]];
   if (node.reason) rows.push(["reason", node.reason]);
   if (node.hostname && node.hostname !== node.name) rows.push(["host", node.hostname]);
@@ -92,7 +103,7 @@ function nodePart() {
   if (known(used)) rows.push(["memory", `${bytes(used)} of ${bytes(node.memory_bytes)}`]);
   const box = make("div", {}, make("h3", {}, `Node ${node.name}`), pairs(rows));
   const parts = [box];
-  if (node.ranks.length) parts.push(make("div", {}, make("h3", {}, `Ranks ${ranges(node.ranks)}`), rankButtons()));
+  if (node.ranks.length) parts.push(make("div", {}, make("h3", {}, `Ranks ${ranges(node.ranks)}`), rankButtons(node.ranks)));
   if (node.gpus.length) parts.push(make("div", {}, make("h3", {}, node.gpus[0].model || "GPUs"), ...node.gpus.map(gpuRow)));
   const errors = errorsOf([node.name]);
   if (errors) parts.push(errors);
@@ -100,31 +111,35 @@ function nodePart() {
   return make("div", { class: "detail-stack" }, ...parts);
 }
 
-function rankButtons() {
+/** @param {number[]} ranks */
+function rankButtons(ranks) {
   const line = make("div", { class: "ranks-line" });
-  for (const rank of node.ranks) {
+  for (const rank of ranks) {
     const i = indexOf(rank);
-    const cat = i < 0 ? "idle" : category(state.ranks.states[state.ranks.state[i]]);
+    const cat = i < 0 || !state.ranks ? "idle" : category(state.ranks.states[state.ranks.state[i]]);
     line.append(make("button", { type: "button", "data-rank": rank, "data-cat": cat, "aria-current": rank === state.selected.rank ? "true" : null }, String(rank)));
   }
   return line;
 }
 
+/** @param {Api.Gpu} gpu */
 function gpuRow(gpu) {
   const { values } = gpu;
   const filling = make("i");
   const meter = make("span", { class: "meter" }, filling);
   const share = values.utilization_ratio;
   filling.style.width = known(share) ? `${Math.round(share * 100)}%` : "0";
+  /** @param {number | null} value @param {string} unit */
   const cell = (value, unit) => make("span", { class: "num" }, known(value) ? `${Math.round(value)} ${unit}` : "–");
   return make("div", { class: "meter-row" }, make("span", { class: "muted" }, String(gpu.index)), meter,
     make("span", { class: "num" }, percent(share)), cell(values.temperature_celsius, "°C"), cell(values.power_watts, "W"));
 }
 
+/** @param {string | null} name */
 function showActions(name) {
   const box = byId("detail-actions");
   const stateName = name ? state.status?.nodes[name] : null;
-  if (!stateName) {
+  if (!name || !stateName) {
     box.replaceChildren();
     return;
   }
@@ -146,6 +161,7 @@ function showActions(name) {
   );
 }
 
+/** @param {string} label @param {string} really @param {() => Promise<any>} work @param {string} done @param {string} title */
 function action(label, really, work, done, title = "") {
   const button = sureButton(label, () => really, async () => {
     try {
@@ -153,7 +169,7 @@ function action(label, really, work, done, title = "") {
       announce(done);
       poll();
     } catch (error) {
-      setText(button, error.message);
+      setText(button, messageOf(error));
     }
   }, { title });
   return button;
@@ -168,8 +184,8 @@ export function startDetail() {
     refresh();
   });
   on("status", () => showActions(state.selected.node));
-  byId("detail").addEventListener("click", (event) => {
-    const rank = event.target.closest("[data-rank]")?.dataset.rank;
+  byId("detail").addEventListener("click", (/** @type {MouseEvent & { target: HTMLElement }} */ event) => {
+    const rank = /** @type {HTMLElement | null} */ (event.target.closest("[data-rank]"))?.dataset.rank;
     if (rank !== undefined) select("rank", Number(rank));
   });
   show();

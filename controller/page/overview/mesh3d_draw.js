@@ -2,13 +2,26 @@
 // each is a square of pixels, written into an image, back to front.
 
 import { colour, inkOn, mix, pixel } from "../base/theme.js";
+/** @import { Blame, Numbers, Ranks } from "../base/store.js" */
+
+/**
+ * @typedef {Ranks & { sizes: number[] }} MeshRanks
+ * @typedef {{ from: number, to: number, ink: string, width: number, arrow?: boolean, bowed?: boolean }} Line
+ * @typedef {{ yaw: number, pitch: number, zoom: number }} Camera
+ * @typedef {{ ranks: MeshRanks, place: Place, inks: string[], ink: Uint8Array, lines: Line[], chosen: number,
+ *   marked: Set<number> | null, screen?: Screen, image?: ImageData }} Scene
+ * @typedef {ReturnType<typeof place3d>} Place
+ * @typedef {ReturnType<typeof blank>} Screen
+ * @typedef {(x: number, y: number, z: number, out: number[]) => number[]} Project
+ */
 
 const BOXES = 700; // ranks beyond which they are squares
 const EYE = 5; // distance of the eye, in sizes of the mesh
 const MOST_VICTIMS = 12; // lines from one culprit
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 
-/** Places of all ranks around the origin, in a mesh of about size 1: {x (dp), y (tp), z (pp), half: half a box}. */
+/** Places of all ranks around the origin, in a mesh of about size 1: {x (dp), y (tp), z (pp), half: half a box}.
+ * @param {MeshRanks} ranks */
 export function place3d({ rank, pp, dp, tp, sizes }) {
   const extent = sizes.map((size) => (size - 1) ** 0.5);
   const whole = Math.hypot(...extent, 1);
@@ -28,23 +41,30 @@ export function place3d({ rank, pp, dp, tp, sizes }) {
   return place;
 }
 
-/** Whether all ranks have the same places in two answers. */
+export const AXES = /** @type {const} */ (["pp", "dp", "tp"]);
+
+/** Whether all ranks have the same places in two answers.
+ * @param {MeshRanks} ranks @param {MeshRanks | undefined} others */
 export const sameMesh = (ranks, others) =>
   others?.rank.length === ranks.rank.length &&
   String(others.sizes) === String(ranks.sizes) &&
-  ["pp", "dp", "tp"].every((axis) => same(ranks[axis], others[axis]));
+  AXES.every((axis) => same(ranks[axis], others[axis]));
 
+/** @param {Numbers} some @param {Numbers} others */
 function same(some, others) {
   for (let i = 0; i < some.length; i++) if (some[i] !== others[i]) return false;
   return true;
 }
 
-/** Lines from each culprit to the ranks that wait most for it, among the ranks that depend on it directly. */
+/** Lines from each culprit to the ranks that wait most for it, among the ranks that depend on it directly.
+ * @param {MeshRanks} ranks @param {Blame} blame */
 export function blameLines(ranks, blame) {
+  /** @type {Line[]} */
   const lines = [];
   const reported = blame.ranks;
   for (const { rank: culprit } of blame.culprits.slice(0, 8)) {
     if (culprit < 0 || culprit >= ranks.rank.length) continue;
+    /** @type {number[][]} */
     const near = [];
     for (let i = 0; i < reported.rank.length; i++) {
       const [rank, waited] = [reported.rank[i], reported.named_s[i]];
@@ -64,11 +84,14 @@ export function blameLines(ranks, blame) {
   return lines;
 }
 
-/** Whether two ranks differ in one coordinate only: then one waits for the other directly. */
+/** Whether two ranks differ in one coordinate only: then one waits for the other directly.
+ * @param {MeshRanks} ranks @param {number} a @param {number} b */
 const shares = ({ pp, dp, tp }, a, b) => Number(pp[a] === pp[b]) + Number(dp[a] === dp[b]) + Number(tp[a] === tp[b]) === 2;
 
+/** @param {Place} place @param {Camera} camera @param {number} width @param {number} height @returns {Project} */
 function projector(place, { yaw, pitch, zoom }, width, height) {
   const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(pitch), Math.sin(pitch)];
+  /** @param {number} x @param {number} y @param {number} z */
   const turned = (x, y, z) => {
     const [u, w] = [x * cy + z * sy, -x * sy + z * cy];
     return [u, y * cp - w * sp, y * sp + w * cp];
@@ -76,6 +99,7 @@ function projector(place, { yaw, pitch, zoom }, width, height) {
   // As large as the panel allows, however the mesh is turned: its corners decide.
   let [reachX, reachY] = [1e-6, 1e-6];
   for (let corner = 0; corner < 8; corner++) {
+    /** @param {number} bit @param {number} axis */
     const sign = (bit, axis) => (corner & bit ? 1 : -1) * (place.extent[axis] + place.half[axis] * 3);
     const [u, v, depth] = turned(sign(1, 1), sign(2, 2), sign(4, 0));
     reachX = Math.max(reachX, Math.abs(u) / (EYE + depth));
@@ -93,6 +117,8 @@ function projector(place, { yaw, pitch, zoom }, width, height) {
   };
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {Camera} camera
+ * @param {{ width: number, height: number, ratio: number, hover: number }} look */
 export function drawMesh3d(context, scene, camera, { width, height, ratio, hover }) {
   const { place, ranks } = scene;
   const many = ranks.rank.length;
@@ -106,16 +132,16 @@ export function drawMesh3d(context, scene, camera, { width, height, ratio, hover
     screen.depth[i] = out[2];
     screen.near[i] = out[3];
   }
-  const order = backToFront(screen);
-  if (many > BOXES) drawSquares(context, scene, order, width, height, ratio); // puts an image: what is under it goes
+  backToFront(screen);
+  if (many > BOXES) drawSquares(context, scene, screen, width, height, ratio); // puts an image: what is under it goes
   drawAxes(context, scene, project);
-  if (many <= BOXES) drawBoxes(context, scene, order, project, camera);
+  if (many <= BOXES) drawBoxes(context, scene, screen, project, camera);
   for (const line of scene.lines) drawLine(context, screen, line);
-  for (const [i, ink, wide] of [
-    [hover, "text", 1.5],
-    [scene.chosen, "accent", 3],
+  for (const { i, ink, wide } of [
+    { i: hover, ink: "text", wide: 1.5 },
+    { i: scene.chosen, ink: "accent", wide: 3 },
   ]) {
-    if (i === undefined || i < 0 || i >= many) continue;
+    if (i < 0 || i >= many) continue;
     const size = Math.max(6, Math.max(...place.half) * screen.near[i] * 1.35);
     context.strokeStyle = colour(ink);
     context.lineWidth = wide;
@@ -125,7 +151,8 @@ export function drawMesh3d(context, scene, camera, { width, height, ratio, hover
   }
 }
 
-/** Where so many ranks are drawn; made once, filled for each picture. */
+/** Where so many ranks are drawn; made once, filled for each picture.
+ * @param {number} many */
 const blank = (many) => ({
   x: new Float32Array(many),
   y: new Float32Array(many),
@@ -135,7 +162,8 @@ const blank = (many) => ({
   order: new Uint32Array(many),
 });
 
-/** Places by depth, the farthest first: in 1,024 bins, since the order within a bin does not show. */
+/** Places by depth, the farthest first: in 1,024 bins, since the order within a bin does not show.
+ * @param {Screen} screen */
 function backToFront({ depth, bin, order }) {
   const bins = new Uint32Array(1025);
   for (let i = 0; i < depth.length; i++) {
@@ -144,21 +172,23 @@ function backToFront({ depth, bin, order }) {
   }
   for (let b = 0; b < 1024; b++) bins[b + 1] += bins[b];
   for (let i = 0; i < depth.length; i++) order[bins[bin[i]]++] = i;
-  return order;
 }
 
-function drawSquares(context, scene, order, width, height, ratio) {
-  const { screen, inks, ink, place, marked, lines } = scene;
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {Screen} screen @param {number} width
+ * @param {number} height @param {number} ratio */
+function drawSquares(context, scene, screen, width, height, ratio) {
+  const { inks, ink, place, marked, lines } = scene;
   const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (scene.image?.width !== wide || scene.image.height !== high) scene.image = new ImageData(wide, high);
-  const pixels = new Uint32Array(scene.image.data.buffer);
+  const kept = scene.image?.width === wide && scene.image.height === high ? scene.image : null;
+  const image = (scene.image = kept ?? new ImageData(wide, high));
+  const pixels = new Uint32Array(image.data.buffer);
   pixels.fill(0);
   const bright = Uint32Array.from(inks, (name) => pixel(colour(name)));
   const pale = Uint32Array.from(inks, (name) => pixel(mix(colour(name), colour("surface"), 0.45)));
   const bad = inks.indexOf("bad");
   const half = Math.min(...place.half);
   const dim = marked || lines.length;
-  for (const i of order) {
+  for (const i of screen.order) {
     const chosen = marked?.has(i);
     const strong = !dim || ink[i] === bad || chosen;
     // Who is named or of a chosen group is larger than the lines that go over it.
@@ -172,7 +202,7 @@ function drawSquares(context, scene, order, width, height, ratio) {
     for (let row = Math.max(0, Math.round(y - size)); row < end; row++)
       for (let at = row * wide + x0; at < row * wide + x1; at++) pixels[at] = shade; // few: a call of fill costs more
   }
-  context.putImageData(scene.image, 0, 0);
+  context.putImageData(image, 0, 0);
 }
 
 // Faces of a box as signs of its half sizes: x, y and z face, each seen from its outside.
@@ -198,12 +228,14 @@ const FACES = [
 ];
 const SHADE = [0.16, 0, 0.3];
 
-function drawBoxes(context, { place, inks, ink, screen, ranks }, order, project, { yaw, pitch }) {
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {Screen} screen @param {Project} project
+ * @param {Camera} camera */
+function drawBoxes(context, { place, inks, ink, ranks }, screen, project, { yaw, pitch }) {
   const [hz, hx, hy] = place.half;
   const facing = [Math.sin(yaw) > 0 ? 1 : -1, pitch > 0 ? -1 : 1, Math.cos(yaw) > 0 ? -1 : 1];
   const out = [0, 0, 0, 0];
   context.lineJoin = "round";
-  for (const i of order) {
+  for (const i of screen.order) {
     const base = colour(inks[ink[i]]);
     FACES.forEach((corners, axis) => {
       context.fillStyle = mix(base, "#0b1420", SHADE[axis]);
@@ -227,6 +259,7 @@ function drawBoxes(context, { place, inks, ink, screen, ranks }, order, project,
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {Project} project */
 function drawAxes(context, { place, ranks }, project) {
   const [z, x, y] = place.extent;
   const [hz, hx, hy] = place.half;
@@ -238,16 +271,16 @@ function drawAxes(context, { place, ranks }, project) {
   context.textAlign = "center";
   const corner = [-x - hx * 2.4, -y - hy * 2.4, -z - hz * 2.4];
   const ends = [
-    [x + hx * 2, corner[1], corner[2], `dp ${ranks.sizes[1]}`],
-    [corner[0], y + hy * 2, corner[2], `tp ${ranks.sizes[2]}`],
-    [corner[0], corner[1], z + hz * 2, `pp ${ranks.sizes[0]}`],
+    { at: [x + hx * 2, corner[1], corner[2]], name: `dp ${ranks.sizes[1]}` },
+    { at: [corner[0], y + hy * 2, corner[2]], name: `tp ${ranks.sizes[2]}` },
+    { at: [corner[0], corner[1], z + hz * 2], name: `pp ${ranks.sizes[0]}` },
   ];
-  for (const [ex, ey, ez, name] of ends) {
+  for (const { at, name } of ends) {
     context.beginPath();
-    project(...corner, out);
+    project(corner[0], corner[1], corner[2], out);
     context.moveTo(out[0], out[1]);
     const [fx, fy] = out;
-    project(ex, ey, ez, out);
+    project(at[0], at[1], at[2], out);
     context.lineTo(out[0], out[1]);
     context.stroke();
     const long = Math.hypot(out[0] - fx, out[1] - fy) || 1;
@@ -255,6 +288,7 @@ function drawAxes(context, { place, ranks }, project) {
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Screen} screen @param {Line} line */
 function drawLine(context, screen, { from, to, ink, width, arrow, bowed }) {
   const [x0, y0, x1, y1] = [screen.x[from], screen.y[from], screen.x[to], screen.y[to]];
   const long = Math.hypot(x1 - x0, y1 - y0);
@@ -281,7 +315,8 @@ function drawLine(context, screen, { from, to, ink, width, arrow, bowed }) {
   context.globalAlpha = 1;
 }
 
-/** The frontmost rank near a point, or -1. */
+/** The frontmost rank near a point, or -1.
+ * @param {Scene} scene @param {number} x @param {number} y */
 export function hit3d({ screen, place }, x, y) {
   if (!screen) return -1;
   const half = Math.max(...place.half);

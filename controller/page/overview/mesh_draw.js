@@ -4,11 +4,13 @@
 import { failed } from "../drawing/colours.js";
 import { count, seconds } from "../base/format.js";
 import { colour, inkOn, mix, pixel } from "../base/theme.js";
+/** @import { Scene } from "./mesh.js" */
 
 const LABEL = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_RINGS = 64;
 
-/** The cells as an image, in the screen's own pixels: {layout, paint, view, gutter} of a canvas of this size. */
+/** The cells as an image, in the screen's own pixels: {layout, paint, view, gutter} of a canvas of this size.
+ * @param {Scene} scene @param {ImageData} image @param {number} ratio */
 export function paintCells(scene, image, ratio) {
   const { layout, paint, view, gutter } = scene;
   const { width, height } = image;
@@ -36,13 +38,16 @@ export function paintCells(scene, image, ratio) {
   }
 }
 
-/** Stripes: another shape for what was only ended along. */
+/** Stripes: another shape for what was only ended along.
+ * @param {Uint32Array} pixels @param {number} width @param {number[]} box x0, y0, x1, y1 @param {number} ink
+ * @param {number} pale @param {number} period */
 function hatch(pixels, width, [x0, y0, x1, y1], ink, pale, period) {
   for (let row = y0; row < y1; row++)
     for (let x = x0; x < x1; x++) pixels[row * width + x] = (x + row) % period < period / 2 ? ink : pale;
 }
 
-/** What is drawn over the cells: texts where there is room, rings around what is bad, the axes. */
+/** What is drawn over the cells: texts where there is room, rings around what is bad, the axes.
+ * @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} width @param {number} height */
 export function drawOver(context, scene, width, height) {
   const { layout, view, gutter } = scene;
   const gap = gapOf(scene);
@@ -57,8 +62,11 @@ export function drawOver(context, scene, width, height) {
   drawAxes(context, scene, width, height);
 }
 
+/** @param {Scene} scene */
 const gapOf = ({ layout, view }) => Math.max(layout.gaps.rank * Math.min(view.scale, 2), layout.w * view.scale >= 14 ? 2 : 0);
 
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} cw @param {number} ch @param {number} width
+ * @param {number} height */
 function drawTexts(context, scene, cw, ch, width, height) {
   const { layout, view, ranks, paint } = scene;
   context.textBaseline = "middle";
@@ -79,18 +87,19 @@ function drawTexts(context, scene, cw, ch, width, height) {
     if (scene.isPast) continue; // what each did then is not kept
     context.font = LABEL;
     const doing = ranks.states[ranks.state[i]] === "running" ? seconds(ranks.step_seconds[i]) : ranks.states[ranks.state[i]];
-    const step = ranks.step[i] < 0 ? "no step" : `step ${count(ranks.step[i])}`;
+    const step = (ranks.step[i] ?? 0) < 0 ? "no step" : `step ${count(ranks.step[i])}`;
     context.fillText(`${step} · ${doing}`, x + 10, y + ch / 2 + 9, cw - 16);
   }
 }
 
-/** One bad cell of four pixels among twelve thousand must be seen at once: it gets a ring. */
+/** One bad cell of four pixels among twelve thousand must be seen at once: it gets a ring.
+ * @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} cw @param {number} ch */
 function drawRings(context, scene, cw, ch) {
   const { layout, view, cats } = scene;
   if (Math.min(cw, ch) >= 16) return;
   const bad = failed(cats, MOST_RINGS);
   if (bad.length > MOST_RINGS) return; // then the colour alone is plain enough
-  for (const [style, line] of [[colour("surface"), 6], [colour("bad"), 3]]) {
+  for (const { style, line } of [{ style: colour("surface"), line: 6 }, { style: colour("bad"), line: 3 }]) {
     context.strokeStyle = style;
     context.lineWidth = line;
     for (const i of bad) {
@@ -102,6 +111,7 @@ function drawRings(context, scene, cw, ch) {
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} width @param {number} height */
 function drawAxes(context, scene, width, height) {
   const { layout, view, gutter } = scene;
   const { shape, perBand, bands } = layout;
@@ -130,12 +140,14 @@ function drawAxes(context, scene, width, height) {
   }
 }
 
+/** @param {number} least */
 function niceStep(least) {
   for (const step of [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]) if (step >= least) return step;
   return 1024;
 }
 
-/** The name of a rank whose cell has no room for it. */
+/** The name of a rank whose cell has no room for it.
+ * @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} i @param {number} cw */
 function nameBeside(context, { layout, view, ranks }, i, cw) {
   const text = `rank ${ranks.rank[i]}`;
   context.font = `600 ${LABEL}`;
@@ -155,12 +167,15 @@ function nameBeside(context, { layout, view, ranks }, i, cw) {
   context.fillText(text, left + 5, y);
 }
 
-/** The culprits, the selected rank, the ranks of its node, and the one under the pointer. */
+/** The culprits, the selected rank, the ranks of its node, and the one under the pointer.
+ * @param {CanvasRenderingContext2D} context @param {Scene} scene
+ * @param {{ culprits: number[], mates: number[], hover: number, selected: number }} marks */
 export function drawMarks(context, scene, marks) {
   const { layout, view, gutter } = scene;
   const gap = gapOf(scene);
   const [cw, ch] = [Math.max(1, layout.w * view.scale - gap), Math.max(1, layout.h * view.scale - gap)];
   const round = cw > 40 ? 3 : 1;
+  /** @param {number} i @param {number} grow @param {string} style @param {number} line */
   const outline = (i, grow, style, line) => {
     const [x, y] = [layout.x[i] * view.scale + view.x, layout.y[i] * view.scale + view.y];
     if (x + cw < gutter.left - 4 || y + ch < gutter.top - 4) return;

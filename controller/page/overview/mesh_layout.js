@@ -2,12 +2,23 @@
 // tensor-parallel ranks; by node or switch, each is a cell with its ranks. What is wide breaks into bands, as lines of text
 // do. Pure: sizes in, positions out.
 
+/** @import { Ranks } from "../base/store.js" */
+
+/**
+ * @typedef {{ by: string, pp: number, dp: number, tp: number, at: (i: number) => number[], label: (dp: number) => string }} Shape
+ * @typedef {{ left: number, top: number }} Gutter
+ * @typedef {{ rank: number, cell: number, row: number, band: number }} Gaps
+ * @typedef {{ size: number, bands: number, perBand: number, across: number, down: number, w: number, h: number, gaps: Gaps }} Fit
+ * @typedef {ReturnType<typeof layOut>} Layout
+ */
+
 const WIDEST = 190; // of one rank, in CSS pixels
 const HIGHEST = 80;
 const SHAPE = 1.7; // a rank may be this much wider than high before width is wasted
 
 /** {pp, dp, tp, at, label, by}: rows, columns and places in a cell; a job that reported no mesh is drawn by node.
- * @param {any} ranks @param {string} by "mesh", "node" or "switch" @param {Map<string, string>} switches of each node */
+ * @param {Pick<Ranks, "rank" | "node" | "nodes" | "sizes" | "pp" | "dp" | "tp">} ranks
+ * @param {string} by "mesh", "node" or "switch" @param {Map<string, string>} switches of each node @returns {Shape} */
 export function shapeOf(ranks, by = "mesh", switches = new Map()) {
   const { sizes, rank } = ranks;
   const isMesh = sizes && sizes[0] * sizes[1] * sizes[2] === rank.length;
@@ -30,6 +41,7 @@ export function shapeOf(ranks, by = "mesh", switches = new Map()) {
   };
 }
 
+/** @param {Shape} shape @param {number} count @param {number} width @param {number} height @param {Gutter} gutter */
 export function layOut(shape, count, width, height, gutter) {
   const best = arrange(shape, width - gutter.left - 8, height - gutter.top - 8);
   const { perBand, bands, across, down, w, h, gaps } = best;
@@ -57,9 +69,10 @@ export function layOut(shape, count, width, height, gutter) {
   return layout;
 }
 
-/** The number of bands and the arrangement inside a cell that make the ranks largest. */
+/** The number of bands and the arrangement inside a cell that make the ranks largest.
+ * @param {Shape} shape @param {number} width @param {number} height */
 function arrange(shape, width, height) {
-  /** @type {any} */
+  /** @type {Fit | null} */
   let best = null;
   for (let bands = 1; bands <= Math.min(shape.dp, 64); bands++) {
     const perBand = Math.ceil(shape.dp / bands);
@@ -75,9 +88,10 @@ function arrange(shape, width, height) {
       if (!best || size > best.size) best = { size, bands, perBand, across, down, w, h, gaps };
     }
   }
-  return best;
+  return /** @type {Fit} */ (/** @type {unknown} */ (best)); // one band always fits
 }
 
+/** @param {number} size @returns {Gaps} */
 function gapsFor(size) {
   if (size >= 24) return { rank: 3, cell: 14, row: 14, band: 28 };
   if (size >= 9) return { rank: 1, cell: 4, row: 6, band: 24 };
@@ -86,9 +100,11 @@ function gapsFor(size) {
   return { rank: 0, cell: 0, row: 3, band: 20 };
 }
 
+/** @param {number} size @param {number} most */
 const whole = (size, most) => Math.min(most, size >= 2 ? Math.floor(size) : Math.max(0.5, size));
 
-/** The rank drawn at a point of the layout, or -1. */
+/** The rank drawn at a point of the layout, or -1.
+ * @param {Layout} layout @param {number} x @param {number} y */
 export function hit(layout, x, y) {
   const { shape, left, top, cellW, cellH, bandH, across, down, w, h, perBand } = layout;
   const [dx, dy] = [x - left, y - top];
@@ -101,7 +117,8 @@ export function hit(layout, x, y) {
   return layout.index[((band * shape.pp + pp) * down + sy) * layout.columns + at * across + sx] ?? -1;
 }
 
-/** The rank next to this one on the screen; itself at the edge. */
+/** The rank next to this one on the screen; itself at the edge.
+ * @param {Layout} layout @param {number} index @param {number} dx @param {number} dy */
 export function neighbour(layout, index, dx, dy) {
   let [column, row] = [layout.column[index], layout.row[index]];
   for (;;) {

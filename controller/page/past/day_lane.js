@@ -12,30 +12,40 @@ import { now, on, state } from "../base/store.js";
 import { colour } from "../base/theme.js";
 import { timeOf, wasOpen } from "./then.js";
 
+/** @typedef {Api.Day & { isOver: boolean }} Day isOver: it ends before now */
+
 const DAY_S = 86400;
 const LEAST_S = 300; // that the lane shows of a young job
 const TICKS_S = [60, 300, 900, 1800, 3600, 7200, 14400, 28800];
 const TICK = 70; // pixels between two of them, at least
+/** @type {Record<string, number | undefined>} */
 const STEP_S = { ArrowLeft: -300, ArrowRight: 300, PageUp: -3600, PageDown: 3600 }; // on a lane of a day
 const AXIS = 12; // pixels beneath, for the hours
 const MARKS = 7; // pixels above, for incidents
 // The worse, the higher the band: conditions differ by more than their colour.
+/** @type {Record<string, number>} */
 const BAND = { bad: 1, busy: 0.75, warn: 0.6, wait: 0.45, ended: 0.3, ok: 0.2, none: 0.1 };
+/** @type {HTMLCanvasElement} */
 const canvas = byId("lane");
+/** @type {HTMLElement} */
 const tip = byId("lane-tip");
+/** @type {Day | null} */
 let day = null; // as /api/v1/job/day
 const redraw = framed(draw);
 
-/** Until when the lane goes: now, or half a day after a time that is further back. Pure. */
+/** Until when the lane goes: now, or half a day after a time that is further back. Pure.
+ * @param {number | null} at @param {number} time */
 export const laneEnd = (at, time) => (at === null || at > time - DAY_S ? time : Math.min(time, at + DAY_S / 2));
 
-/** From when it goes: a young job fills it. Pure. */
+/** From when it goes: a young job fills it. Pure.
+ * @param {Pick<Api.Day, "since" | "until" | "at" | "incidents">} day */
 export function laneStart({ since, until, at, incidents }) {
   const first = Math.min(at[0] ?? until, ...incidents.map((one) => one.opened));
   return Math.max(since, Math.min(first, until - LEAST_S));
 }
 
-/** Place of the row that holds at a time; -1 where nothing is kept of it. Pure. */
+/** Place of the row that holds at a time; -1 where nothing is kept of it. Pure.
+ * @param {Pick<Api.Day, "at" | "end">} day @param {number} time */
 export function rowAt({ at, end }, time) {
   let [low, high] = [0, at.length];
   while (low < high) {
@@ -48,14 +58,17 @@ export function rowAt({ at, end }, time) {
 
 async function poll() {
   const until = laneEnd(past(), now());
+  /** @type {Api.Day} */
   const fresh = await get(until < now() - 1 ? `/job/day?until=${until}` : "/job/day");
   day = { ...fresh, since: laneStart(fresh), isOver: until < now() - 1 };
   redraw();
   speak();
 }
 
-const xOf = (time, width) => ((time - day.since) / (day.until - day.since)) * width;
-const timeAt = (x) => day.since + (Math.min(Math.max(x / canvas.clientWidth, 0), 1)) * (day.until - day.since);
+/** @param {Day} day @param {number} time @param {number} width */
+const xOf = ({ since, until }, time, width) => ((time - since) / (until - since)) * width;
+/** @param {Day} day @param {number} x */
+const timeAt = ({ since, until }, x) => since + (Math.min(Math.max(x / canvas.clientWidth, 0), 1)) * (until - since);
 
 function draw() {
   const { context, width, height } = fit(canvas);
@@ -64,34 +77,37 @@ function draw() {
   const floor = height - AXIS;
   const full = floor - MARKS;
   for (let i = 0; i < day.at.length; i++) {
-    const x = Math.round(xOf(day.at[i], width)); // whole pixels: rows that touch leave no seam
-    const wide = Math.max(Math.round(xOf(day.end[i], width)) - x, 1);
+    const x = Math.round(xOf(day, day.at[i], width)); // whole pixels: rows that touch leave no seam
+    const wide = Math.max(Math.round(xOf(day, day.end[i], width)) - x, 1);
     const level = LEVEL[day.condition[i]] ?? "none";
-    if (known(day.goodput[i])) {
+    const goodput = day.goodput[i];
+    if (known(goodput)) {
       context.fillStyle = colour("line");
-      context.fillRect(x, floor - full * day.goodput[i], wide, full * day.goodput[i]);
+      context.fillRect(x, floor - full * goodput, wide, full * goodput);
     }
     context.fillStyle = colour(CELL_OF[level]);
     context.fillRect(x, floor - full * BAND[level], wide, full * BAND[level]);
   }
-  ticks(context, width, height, floor);
+  ticks(context, day, width, height, floor);
   context.fillStyle = colour("muted");
-  for (const { at } of day.checkpoints) context.fillRect(Math.round(xOf(at, width)), floor - 3, 1, 3);
+  for (const { at } of day.checkpoints) context.fillRect(Math.round(xOf(day, at, width)), floor - 3, 1, 3);
   for (const { at } of day.generations.slice(1)) {
     context.fillStyle = colour("text");
-    context.fillRect(Math.round(xOf(at, width)), MARKS, 1, full);
+    context.fillRect(Math.round(xOf(day, at, width)), MARKS, 1, full);
   }
-  for (const incident of day.incidents) triangle(context, xOf(Math.max(incident.opened, day.since), width), incident);
+  for (const incident of day.incidents) triangle(context, xOf(day, Math.max(incident.opened, day.since), width), incident);
   const at = past();
   if (at !== null && at >= day.since && at <= day.until) {
     context.fillStyle = colour("accent");
-    context.fillRect(Math.round(xOf(at, width)) - 1, 0, 3, floor);
+    context.fillRect(Math.round(xOf(day, at, width)) - 1, 0, 3, floor);
   }
 }
 
+/** @type {Record<string, string>} */
 const CELL_OF = { bad: "bad", warn: "warn", busy: "busy-cell", wait: "wait-cell", ok: "ok-cell", ended: "idle", none: "idle" };
 
-/** Filled while it is open, else its outline. */
+/** Filled while it is open, else its outline.
+ * @param {CanvasRenderingContext2D} context @param {number} at @param {Api.IncidentThen} incident */
 function triangle(context, at, incident) {
   const x = Math.min(Math.max(at, 5), canvas.clientWidth - 5);
   context.beginPath();
@@ -105,7 +121,9 @@ function triangle(context, at, incident) {
   else context.fill();
 }
 
-function ticks(context, width, height, floor) {
+/** @param {CanvasRenderingContext2D} context @param {Day} day @param {number} width @param {number} height
+ * @param {number} floor */
+function ticks(context, day, width, height, floor) {
   context.fillStyle = colour("line-strong");
   context.fillRect(0, floor, width, 1);
   context.fillStyle = colour("muted");
@@ -114,15 +132,16 @@ function ticks(context, width, height, floor) {
   const step = TICKS_S.find((each) => (each / (day.until - day.since)) * width >= TICK) ?? DAY_S;
   const midnight = new Date(day.since * 1000).setHours(0, 0, 0, 0) / 1000;
   for (let time = midnight + Math.ceil((day.since - midnight) / step) * step; time < day.until; time += step) {
-    const x = xOf(time, width);
+    const x = xOf(day, time, width);
     if (x > width - 28) break;
     context.fillRect(Math.round(x), floor, 1, 4);
     context.fillText(new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }), x + 3, height + 1);
   }
 }
 
-/** What was at a time, in rows of a name and a value. */
-function facts(time) {
+/** What was at a time, in rows of a name and a value.
+ * @param {Day} day @param {number} time */
+function facts(day, time) {
   const i = rowAt(day, time);
   const open = day.incidents.filter((one) => wasOpen(one, time));
   const rows = [["condition", i < 0 ? "nothing kept" : day.condition[i]]];
@@ -131,10 +150,11 @@ function facts(time) {
   return rows;
 }
 
+/** @param {number} x */
 function hint(x) {
   if (!day) return;
-  const time = timeAt(x);
-  tip.replaceChildren(make("b", {}, timeOf(time)), pairs(facts(time)));
+  const time = timeAt(day, x);
+  tip.replaceChildren(make("b", {}, timeOf(time)), pairs(facts(day, time)));
   placeTip(tip, x, 4);
 }
 
@@ -142,25 +162,29 @@ function hint(x) {
 function speak() {
   if (!day) return;
   const at = past() ?? day.until;
-  canvas.setAttribute("aria-valuemin", Math.round(day.since));
-  canvas.setAttribute("aria-valuemax", Math.round(day.until));
-  canvas.setAttribute("aria-valuenow", Math.round(Math.min(Math.max(at, day.since), day.until)));
-  const told = facts(at).map(([name, value]) => `${name} ${value}`).join(", ");
+  canvas.setAttribute("aria-valuemin", String(Math.round(day.since)));
+  canvas.setAttribute("aria-valuemax", String(Math.round(day.until)));
+  canvas.setAttribute("aria-valuenow", String(Math.round(Math.min(Math.max(at, day.since), day.until))));
+  const told = facts(day, at).map(([name, value]) => `${name} ${value}`).join(", ");
   canvas.setAttribute("aria-valuetext", past() === null ? `now: ${told}` : `${timeOf(at)}: ${told}`);
   const span = day.until - day.since;
   const long = span > DAY_S - 60 ? "24 h" : seconds(span);
   setText(byId("lane-about"), day.isOver ? `${long} to ${timeOf(day.until)}` : long);
 }
 
+/** @param {number | null} time */
 function go(time) {
   travel(time === null || time >= now() - 1 ? null : Math.round(Math.max(time, 0)));
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (!day) return;
   const at = past() ?? now();
+  /** @type {number | null} */
   let to;
-  if (event.key in STEP_S) to = at + STEP_S[event.key] * Math.max((day.until - day.since) / DAY_S, 1 / 300);
+  const by = STEP_S[event.key];
+  if (by) to = at + by * Math.max((day.until - day.since) / DAY_S, 1 / 300);
   else if (event.key === "Home") to = day.since;
   else if (event.key === "End" || event.key === "Escape") to = null;
   else return;
@@ -186,11 +210,11 @@ export function startDayLane() {
   byId("lane-before").addEventListener("click", () => go((past() ?? now()) - DAY_S));
   canvas.addEventListener("pointermove", (event) => {
     hint(event.offsetX);
-    if (event.buttons & 1) go(timeAt(event.offsetX));
+    if (day && event.buttons & 1) go(timeAt(day, event.offsetX));
   });
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
-    if (day) go(timeAt(event.offsetX));
+    if (day) go(timeAt(day, event.offsetX));
   });
   canvas.addEventListener("pointerleave", () => (tip.hidden = true));
   canvas.addEventListener("keydown", onKey);

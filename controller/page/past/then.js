@@ -2,13 +2,17 @@
 
 import { get } from "../base/api.js";
 import { byId, setText } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { known } from "../base/format.js";
 import { past, route, travel } from "../base/router.js";
 import { notify, now, on, state } from "../base/store.js";
+/** @import { Kept, NotKept } from "../base/store.js" */
 
+/** @type {string | null} */
 let asked = null;
 
-/** "02:10:00", with the date where it is not today's. */
+/** "02:10:00", with the date where it is not today's.
+ * @param {number} at */
 export function timeOf(at, today = now()) {
   const [then, day] = [new Date(at * 1000), new Date(today * 1000)];
   const time = then.toLocaleTimeString("en-GB");
@@ -16,19 +20,22 @@ export function timeOf(at, today = now()) {
   return then.toDateString() === day.toDateString() ? time : `${date}, ${time}`;
 }
 
-/** Incidents that were there at the time that is shown; all of them where that is now. */
+/** Incidents that were there at the time that is shown; all of them where that is now.
+ * @template {{ opened: number }} Incident @param {Incident[]} incidents */
 export function thenOrNow(incidents) {
   const at = past();
   return at === null ? incidents : incidents.filter((one) => one.opened <= at);
 }
 
-/** Whether an incident was open at the time that is shown. */
+/** Whether an incident was open at the time that is shown.
+ * @param {{ opened: number, closed: number | null }} incident @param {number} at */
 export const wasOpen = (incident, at) => incident.opened <= at && (!known(incident.closed) || incident.closed > at);
 
-/** Ranks that were at fault, and nodes that were out of service, as far as the controller kept it. */
+/** Ranks that were at fault, and nodes that were out of service, as far as the controller kept it.
+ * @returns {{ ranks: number[], nodes: string[] }} */
 export function culpritsThen() {
   const { past: then } = state;
-  if (!then || then.problem) return { ranks: [], nodes: [] };
+  if (!then || then.problem !== undefined) return { ranks: [], nodes: [] };
   const named = then.incidents.map((one) => /^rank(\d+)$/.exec(one.culprit)?.[1]).filter((rank) => rank !== undefined);
   const ranks = [then.health, ...then.health.others].map((one) => one.rank).filter(known);
   return { ranks: [...new Set([...named.map(Number), ...ranks])], nodes: Object.keys(then.doubtful) };
@@ -42,15 +49,17 @@ async function look() {
   if (key === asked) return;
   asked = key;
   if (at === null) return take(null);
+  /** @type {Kept | NotKept} */
   let found;
   try {
     found = await get(`/job/then?at=${at}`);
   } catch (error) {
-    found = { at, problem: error.message };
+    found = { at, problem: messageOf(error) };
   }
   if (key === asked) take(found);
 }
 
+/** @param {Kept | NotKept | null} found */
 function take(found) {
   state.past = found;
   setText(byId("lane-shown"), found ? `Shown: ${timeOf(found.at)}` : "");

@@ -2,16 +2,21 @@
 // Behind them lie earlier generations and another job, where there are any.
 
 import { Chart } from "../drawing/chart.js";
-import { byId, segments, setText } from "../base/dom.js";
-import { count, known, loss, percent, seconds, short } from "../base/format.js";
+import { all, byId, segments, setText } from "../base/dom.js";
+import { count, known, loss, percent, perSecond, seconds, short } from "../base/format.js";
 import { past } from "../base/router.js";
 import { on, state } from "../base/store.js";
 import { behind } from "./laid_over.js";
+/** @import { Mark } from "../drawing/chart.js" */
+
+/** @typedef {"loss" | "grad_norm" | "seconds" | "tokens" | "mfu"} Curve */
 
 let range = 0;
 
 export function startCurves() {
+  /** @param {number} value */
   const plain = (value) => String(Number(value.toPrecision(4)));
+  /** @type {{ chart: Chart, column: Curve, text: (value: number | null) => string, output: HTMLElement }[]} */
   const charts = [
     { chart: new Chart(byId("loss"), { stroke: "curve", tick: plain }), column: "loss", text: loss, output: byId("loss-value") },
     { chart: new Chart(byId("norm"), { stroke: "curve", tick: plain, cap: 5 }), column: "grad_norm", text: (value) => short(value), output: byId("norm-value") },
@@ -42,7 +47,7 @@ export function startCurves() {
         return { ...look, ...(first < 0 ? { x: [], y: [] } : line(other, column, first, other.step.length)) };
       });
       chart.set(own.x, own.y, marks, others);
-      chart.canvas.closest("figure").hidden = SOMETIMES.includes(column) && !own.x.length;
+      /** @type {HTMLElement} */ (chart.canvas.closest("figure")).hidden = SOMETIMES.includes(column) && !own.x.length;
       const last = own.y.at(-1);
       if (known(last)) chart.canvas.setAttribute("aria-label", `${NAMES[column]} by step, last ${last.toPrecision(4)} at step ${own.x.at(-1)}`);
     }
@@ -59,16 +64,18 @@ export function startCurves() {
   }
   on("steps incidents then laid-over", show);
   on("theme", () => charts.forEach(({ chart }) => chart.redraw()));
-  segments(document.querySelector(".curves .segments"), ({ range: wanted }) => {
+  segments(all(".curves .segments")[0], ({ range: wanted }) => {
     range = Number(wanted);
     show();
   });
 }
 
 const NAMES = { loss: "loss", grad_norm: "gradient norm", seconds: "step time", tokens: "tokens per second", mfu: "MFU" };
+/** @type {Curve[]} */
 const SOMETIMES = ["grad_norm", "mfu"]; // a script reports neither; of fast steps only some are reported
 
-/** The points of a column from one position to another, for a chart. Pure. */
+/** The points of a column from one position to another, for a chart. Pure.
+ * @param {Api.Steps} steps @param {Curve} column @param {number} from @param {number} until */
 export function line(steps, column, from, until) {
   const x = steps.step.slice(from, until);
   const y = column === "tokens" ? rates(steps, from, until) : steps[column].slice(from, until);
@@ -76,9 +83,12 @@ export function line(steps, column, from, until) {
   return { x: x.filter((_, i) => known(y[i])), y: y.filter(known) };
 }
 
-const rates = ({ tokens, seconds: took }, from, until) => tokens.slice(from, until).map((many, i) => (took[from + i] > 0 ? many / took[from + i] : null));
+/** @param {Api.Steps} steps @param {number} from @param {number} until */
+const rates = ({ tokens, seconds: took }, from, until) => tokens.slice(from, until).map((many, i) => perSecond(many, took[from + i]));
 
+/** @param {Api.Steps} steps @param {number} from */
 function findMarks(steps, from) {
+  /** @type {Mark[]} */
   const marks = [];
   for (let i = Math.max(1, from); i < steps.step.length; i++) {
     if (steps.generation[i] !== steps.generation[i - 1]) marks.push({ x: steps.step[i], colour: "busy" });

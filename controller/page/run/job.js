@@ -6,6 +6,9 @@ import { clock, count, many, known, percent, ranges, seconds } from "../base/for
 import { whileShown } from "../base/live.js";
 import { link, route } from "../base/router.js";
 import { on, state } from "../base/store.js";
+/** @import { Ranks } from "../base/store.js" */
+
+/** @type {Record<string, string | undefined>} */
 
 const MEANING = {
   compute: "the GPU computes",
@@ -14,18 +17,21 @@ const MEANING = {
   data: "waiting for data",
   optimizer: "the optimizer",
 };
+/** @type {Api.Plan | null} */
 let plan = null;
 
-/** [{part, mean, highest, rank}] of the last step of all ranks, the longest first. Pure. */
+/** [{part, mean, highest, rank}] of the last step of all ranks, the longest first. Pure.
+ * @param {Pick<Ranks, "rank" | "part_seconds">} ranks */
 export function partsOf(ranks) {
   const rows = [];
   for (const [part, column] of Object.entries(ranks.part_seconds)) {
     let [sum, many, highest, at] = [0, 0, 0, -1];
     for (let i = 0; i < column.length; i++) {
-      if (!known(column[i])) continue;
-      sum += column[i];
+      const value = column[i];
+      if (!known(value)) continue;
+      sum += value;
       many++;
-      if (at < 0 || column[i] > highest) [highest, at] = [column[i], i];
+      if (at < 0 || value > highest) [highest, at] = [value, i];
     }
     if (many) rows.push({ part, mean: sum / many, highest, rank: ranks.rank[at] });
   }

@@ -2,17 +2,19 @@
 
 import { post } from "../base/api.js";
 import { byId, setText, sureButton } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { announce } from "../base/select.js";
 import { on, state } from "../base/store.js";
 
 const OVER = ["finished", "failed", "stopped"];
 
+/** @param {() => Promise<any>} work @param {string} done */
 const doing = (work, done) => async () => {
   let said = done;
   try {
     await work();
   } catch (error) {
-    said = error.message;
+    said = messageOf(error);
   }
   setText(byId("job-answer"), said);
   announce(said);

@@ -7,26 +7,30 @@ import { route } from "../base/router.js";
 import { notify, on, state } from "../base/store.js";
 
 const EVERY_MS = 5000;
+/** @type {{ key: string, earlier: Api.Steps | null, other: Api.Steps | null, name: string }} */
 const kept = { key: "", earlier: null, other: null, name: "" };
 let listed = "";
 
 /** [{steps, stroke, dash}] of the runs that are laid behind the job's own; `steps` as /api/v1/steps, one generation each. */
 export function behind() {
   if (kept.key.split(" ")[0] !== state.steps.job) return []; // of a job that was shown before
-  /** @type {{ steps: any, stroke: string, dash: number[] }[]} */
+  /** @type {{ steps: Api.Steps, stroke: string, dash: number[] }[]} */
   const found = split(kept.earlier).map((steps) => ({ steps, stroke: "faint", dash: [] }));
   if (kept.other) found.push({ steps: kept.other, stroke: "muted", dash: [5, 3] });
   return found;
 }
 
-/** One part for each generation. Pure. */
+/** One part for each generation. Pure.
+ * @param {Api.Steps | null} steps */
 export function split(steps) {
   if (!steps) return [];
+  /** @type {Api.Steps[]} */
   const parts = [];
   for (let from = 0, i = 1; i <= steps.step.length; i++) {
     if (steps.generation[i] === steps.generation[from]) continue;
     const begin = from;
-    parts.push(Object.fromEntries(Object.entries(steps).map(([name, column]) => [name, column.slice(begin, i)])));
+    const part = Object.fromEntries(Object.entries(steps).map(([name, column]) => [name, column.slice(begin, i)]));
+    parts.push(/** @type {Api.Steps} */ (part));
     from = i;
   }
   return parts;

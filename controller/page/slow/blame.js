@@ -5,14 +5,16 @@ import { criticalPath } from "./critical_path.js";
 import { showShares, startShares } from "./blame_shares.js";
 import { Sparkline } from "../drawing/sparkline.js";
 import { byId, fill, make, setText } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { count, known, percent, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { link, replace, route } from "../base/router.js";
 import { now, on, state, notify } from "../base/store.js";
 import { timeOf } from "../past/then.js";
+/** @import { Blame } from "../base/store.js" */
 
-/** @type {any} */
-let shown = null; // as /api/v1/blame
+/** @type {Blame | null} */
+let shown = null;
 let problem = "";
 
 /** The newest step of the time that is shown; null where that is now, or no step was done. */
@@ -29,7 +31,7 @@ async function poll() {
     problem = "";
     notify("blamed");
   } catch (error) {
-    [shown, problem] = [null, error.message];
+    [shown, problem] = [null, messageOf(error)];
   }
   show();
 }
@@ -48,17 +50,19 @@ function show() {
     shown.first === shown.last ? `step ${count(shown.first)}` : `steps ${count(shown.first)} to ${count(shown.last)}`;
   const gone = shown.incomplete.length ? `, spans of ${count(shown.incomplete.length)} ranks incomplete` : "";
   setText(byId("blame-about"), `${steps}, ${shown.account.step} ${shown.account.unit} each${gone}`);
-  fill(byId("culprits"), accountBar(), ...culpritList());
-  fill(byId("whatif"), ...whatIf());
+  fill(byId("culprits"), accountBar(shown), ...culpritList(shown));
+  fill(byId("whatif"), ...whatIf(shown));
   fill(byId("path"), ...criticalPath(shown));
   showShares(shown);
 }
 
+/** @param {Api.Culprit} c */
 export const nameOf = (c) => (c.rank < 0 ? "the plan" : c.peer >= 0 ? `ranks ${c.rank} – ${c.peer}` : `rank ${c.rank}`);
 
-/** The step as one bar of its parts, with the line that `holdfast blame` prints. */
-function accountBar() {
-  const { text, unit, parts } = shown.account;
+/** The step as one bar of its parts, with the line that `holdfast blame` prints.
+ * @param {Blame} shown */
+function accountBar({ account }) {
+  const { text, unit, parts } = account;
   const bar = make("div", { class: "bar tall", role: "img", "aria-label": text });
   for (const part of parts) {
     const figure = part.figure ? `${part.figure} ${unit}` : "";
@@ -76,7 +80,8 @@ function accountBar() {
   return make("div", { class: "account" }, make("p", { class: "big" }, text), bar, make("p", { class: "legend" }, ...names));
 }
 
-function culpritList() {
+/** @param {Blame} shown */
+function culpritList(shown) {
   if (!shown.culprits.length)
     return [
       make("p", { class: "big" }, "No rank is slow by itself"),
@@ -120,18 +125,21 @@ function culpritList() {
   return [make("ol", { class: "plain" }, ...items)];
 }
 
-/** A bar that is full at a share of 1. */
+/** A bar that is full at a share of 1.
+ * @param {number} share */
 function meter(share) {
   const filling = make("i");
   filling.style.width = `${Math.min(100, 100 * share)}%`;
   return make("span", { class: "meter", "aria-hidden": "true" }, filling);
 }
 
-/** Since when it is slow, and how its cost went: from the controller's looks, of now only. */
+/** Since when it is slow, and how its cost went: from the controller's looks, of now only.
+ * @param {Api.Culprit} c */
 function course(c) {
+  /** @param {Api.Culprit} one */
   const same = (one) => one.rank === c.rank && one.peer === c.peer && one.kind === c.kind;
   const seen = state.past ? null : state.blame?.culprits.find(same);
-  if (!known(seen?.since) || !seen.history) return null;
+  if (!seen?.history || !known(seen.since)) return null;
   const line = new Sparkline();
   const { at, share } = seen.history;
   line.show(at, share, seen.since, at[at.length - 1]);
@@ -144,13 +152,14 @@ function course(c) {
   );
 }
 
-/** A step now and without each culprit: less what the account says of it. */
-function whatIf() {
+/** A step now and without each culprit: less what the account says of it.
+ * @param {Blame} shown */
+function whatIf(shown) {
   const rows = [
-    ["as it is", shown.step_s],
-    ...shown.culprits.map((c) => [`${nameOf(c)} as fast as its peers`, c.what_if_s]),
+    { name: "as it is", took: shown.step_s },
+    ...shown.culprits.map((c) => ({ name: `${nameOf(c)} as fast as its peers`, took: c.what_if_s })),
   ];
-  const body = rows.map(([name, took], i) => {
+  const body = rows.map(({ name, took }, i) => {
     const bar = meter(took / shown.step_s);
     const gain = shown.step_s / took - 1;
     return make(
@@ -171,7 +180,7 @@ export function startBlame() {
   on("route", show);
   on("then", turn);
   on("blame", show);
-  byId("blame-form").addEventListener("submit", (event) => {
+  byId("blame-form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     const step = byId("blame-step").value.trim();
     shown = null;

@@ -3,15 +3,20 @@
 import { make } from "../base/dom.js";
 import { count, percent, seconds } from "../base/format.js";
 import { link, route } from "../base/router.js";
+/** @import { Blame, Stay } from "../base/store.js" */
 
 const MOST = 60; // hops in the list
 const WORTH = 0.002; // of the path: shorter hops are not listed
 const SHADES = 6;
 const NAMED = 3; // works of a hop that are named
 
-/** [{rank, start, seconds, works: [{what, peer, seconds}]}] of a course: works longest first. Pure. */
+/** @typedef {Omit<Stay, "rank">} Work */
+/** @typedef {{ rank: number, start: number, seconds: number, works: Work[] }} Hop */
+
+/** [{rank, start, seconds, works: [{what, peer, seconds}]}] of a course: works longest first. Pure.
+ * @param {Stay[]} course */
 export function hopsOf(course) {
-  /** @type {{ rank: number, start: number, seconds: number, works: any[] }[]} */
+  /** @type {Hop[]} */
   const hops = [];
   let at = 0;
   for (const part of course) {
@@ -27,7 +32,8 @@ export function hopsOf(course) {
   return hops;
 }
 
-/** Elements of the panel. */
+/** Elements of the panel.
+ * @param {Pick<Blame, "course">} blame */
 export function criticalPath({ course }) {
   const hops = hopsOf(course);
   const whole = hops.reduce((sum, hop) => sum + hop.seconds, 0);
@@ -63,7 +69,8 @@ export function criticalPath({ course }) {
   ];
 }
 
-/** The ranks with the longest stays have a shade of their own. */
+/** The ranks with the longest stays have a shade of their own.
+ * @param {Hop[]} hops */
 function shadesOf(hops) {
   const stays = new Map();
   for (const { rank, seconds: took } of hops) stays.set(rank, (stays.get(rank) ?? 0) + took);
@@ -71,10 +78,12 @@ function shadesOf(hops) {
   return new Map(order.map((rank, i) => [rank, i % SHADES]));
 }
 
+/** @param {Hop} hop */
 function works({ works: all }) {
   const named = all.slice(0, NAMED).map(({ what, peer }) => `${said(what)}${peer >= 0 ? ` with rank ${peer}` : ""}`);
   return named.join(", ") + (all.length > NAMED ? " and more" : "");
 }
 
-/** "forward 1" as text. */
+/** "forward 1" as text.
+ * @param {string} what */
 const said = (what) => what.replace(/^(\w+) (\d+)$/, "$1 of stage $2");

@@ -7,19 +7,23 @@ import { byId, setText } from "../base/dom.js";
 import { count, known, percent } from "../base/format.js";
 import { select } from "../base/select.js";
 import { on, state } from "../base/store.js";
+/** @import { Packed } from "../base/api.js" */
+/** @import { Pair } from "../base/dom.js" */
 
+/** @type {HeatMap | null} */
 let map = null;
 
 function show() {
-  const some = state.heat?.steps.length > 0;
+  const { heat } = state;
+  const some = (heat?.steps.length ?? 0) > 0;
   byId("nodeheat-empty").hidden = some;
   setText(byId("nodeheat-empty"), some ? "" : "No step of which all spans are here.");
-  if (some) draw();
-  else map.clear();
+  if (heat && some) draw(heat);
+  else map?.clear();
 }
 
-function draw() {
-  const { nodes, steps: numbers, by_step: ratio } = state.heat;
+/** @param {Packed<Api.Heat>} heat */
+function draw({ nodes, steps: numbers, by_step: ratio }) {
   const levels = new Uint8Array(nodes.length * numbers.length);
   let worst = [0, 0, 0];
   for (let s = 0; s < numbers.length; s++) {
@@ -29,7 +33,7 @@ function draw() {
       if (value > worst[0]) worst = [value, n, s];
     }
   }
-  map.set({ columns: Array.from(numbers, String), rows: nodes, level: levels, palette: ratioPalette() });
+  map?.set({ columns: Array.from(numbers, String), rows: nodes, level: levels, palette: ratioPalette() });
   const text = `slowest: ${nodes[worst[1]]} in step ${count(numbers[worst[2]])}, ${worst[0].toFixed(2)} × its peers`;
   setText(byId("nodeheat-about"), `steps ${count(numbers[0])} to ${count(numbers[numbers.length - 1])}; ${text}`);
   byId("nodeheat").setAttribute(
@@ -41,16 +45,19 @@ function draw() {
   setText(byId("nodeheat-high"), "1.5 × and more");
 }
 
+/** @param {number} column @param {number} row @returns {[string, Pair[]]} */
 function describe(column, row) {
-  const value = cell(state.heat.by_step, row, column);
+  const { heat } = state;
+  if (!heat) return ["", []];
+  const value = cell(heat.by_step, row, column);
   const more = known(value) ? `${value.toFixed(3)} × (${value >= 1 ? "+" : "−"}${percent(Math.abs(value - 1))})` : "–";
-  return [`${state.heat.nodes[row]}, step ${count(state.heat.steps[column])}`, [["own work against peers", more]]];
+  return [`${heat.nodes[row]}, step ${count(heat.steps[column])}`, [["own work against peers", more]]];
 }
 
 export function startNodeHeat() {
   map = new HeatMap(byId("nodeheat"), byId("nodeheat-tip"), {
     describe,
-    choose: (_, row) => select("node", state.heat.nodes[row]),
+    choose: (_, row) => state.heat && select("node", state.heat.nodes[row]),
   });
   on("heat theme", show);
 }

@@ -2,18 +2,24 @@
 
 import { getLarge } from "../base/api.js";
 import { level, ratioPalette, timeRamp } from "../drawing/colours.js";
-import { byId, segments, setText } from "../base/dom.js";
+import { all, byId, segments, setText } from "../base/dom.js";
+import { messageOf } from "../base/errors.js";
 import { count, known, percent, seconds } from "../base/format.js";
 import { cell, isKnown } from "../drawing/grid.js";
 import { HeatMap } from "../drawing/heat_map.js";
 import { whileShown } from "../base/live.js";
 import { select } from "../base/select.js";
 import { notify, on, state } from "../base/store.js";
+/** @import { Packed } from "../base/api.js" */
+/** @import { Pair } from "../base/dom.js" */
 
 const FAINT = 0.02; // of the step: of a phase shorter than that, a doubling does not matter
-let found = null; // as /api/v1/blame/heat
+
+/** @type {Packed<Api.Heat> | null} */
+let found = null;
 let problem = "";
 let by = "peers";
+/** @type {HeatMap | null} */
 let map = null;
 
 async function poll() {
@@ -21,32 +27,33 @@ async function poll() {
     found = await getLarge("/blame/heat");
     problem = "";
   } catch (error) {
-    [found, problem] = [null, error.message];
+    [found, problem] = [null, messageOf(error)];
   }
   state.heat = found;
   notify("heat");
   show();
 }
 
-/** What a rank spends in a phase, and what its peers do; for waiting and garbage collection there is no baseline. */
-function measured(i, p) {
-  const value = cell(found.seconds, i, p);
-  return { value, usual: value / cell(found.ratio, i, p) };
+/** What a rank spends in a phase, and what its peers do; for waiting and garbage collection there is no baseline.
+ * @param {Packed<Api.Heat>} heat @param {number} i @param {number} p */
+function measured(heat, i, p) {
+  const value = cell(heat.seconds, i, p);
+  return { value, usual: value / cell(heat.ratio, i, p) };
 }
 
 function show() {
   byId("heat-empty").hidden = Boolean(found);
   setText(byId("heat-empty"), found ? "" : problem || "Loading…");
-  if (!found) return map.clear();
-  const { ranks, phases } = found;
+  if (!found) return map?.clear();
+  const { ranks, phases, ratio: ratios, seconds: table } = found;
   const step = state.status?.job?.step_seconds ?? 0;
-  const passed = phases.map((_, p) => !isKnown(found.ratio, ranks.length, p));
+  const passed = phases.map((_, p) => !isKnown(ratios, ranks.length, p));
   const levels = new Uint8Array(ranks.length * phases.length);
-  let worst = { excess: 0 };
+  let worst = { excess: 0, rank: -1, phase: "" };
   for (let p = 0; p < phases.length; p++) {
     for (let i = 0; i < ranks.length; i++) {
-      const value = cell(found.seconds, i, p); // as `measured`, without an object for each of a hundred thousand
-      const usual = value / cell(found.ratio, i, p);
+      const value = cell(table, i, p); // as `measured`, without an object for each of a hundred thousand
+      const usual = value / cell(ratios, i, p);
       const ratio =
         by === "share" ? 0.8 + (0.7 * value) / (step || 1) : 1 + (value - usual) / Math.max(usual, FAINT * step, 1e-6);
       levels[p * ranks.length + i] = level(ratio);
@@ -54,7 +61,7 @@ function show() {
         worst = { excess: value - usual, rank: ranks[i], phase: phases[p] };
     }
   }
-  map.set({ columns: Array.from(ranks, String), rows: phases, passed, level: levels, palette: ratioPalette() });
+  map?.set({ columns: Array.from(ranks, String), rows: phases, passed, level: levels, palette: ratioPalette() });
   const most = worst.excess > 0 ? `rank ${worst.rank} in ${worst.phase}, ${seconds(worst.excess)} more` : "no rank";
   setText(byId("heat-about"), `steps ${count(found.first)} to ${count(found.last)}; most against its peers: ${most}`);
   byId("heat").setAttribute(
@@ -66,8 +73,10 @@ function show() {
   setText(byId("heat-high"), by === "peers" ? "1.5 × and more" : "100%");
 }
 
+/** @param {number} column @param {number} row @returns {[string, Pair[]]} */
 function describe(column, row) {
-  const { value, usual } = measured(column, row);
+  if (!found) return ["", []];
+  const { value, usual } = measured(found, column, row);
   const rows = [["per step", seconds(value)]];
   if (known(usual))
     rows.push(
@@ -80,16 +89,17 @@ function describe(column, row) {
 export function startRankHeat() {
   map = new HeatMap(byId("heat"), byId("heat-tip"), {
     describe,
-    choose: (column) => select("rank", found.ranks[column]),
+    choose: (column) => found && select("rank", found.ranks[column]),
   });
   whileShown(["slow"], poll, () => 10_000);
   on("theme", () => found && show());
   on("selected", () => {
-    const column = found ? found.ranks.indexOf(state.selected.rank) : -1;
+    if (!map) return;
+    const column = found ? found.ranks.indexOf(state.selected.rank ?? -1) : -1;
     map.cursor = column < 0 ? null : { column, row: map.cursor?.row ?? 0 };
     map.redraw();
   });
-  segments(document.querySelector(".heat .segments"), ({ by: wanted }) => {
+  segments(all(".heat .segments")[0], ({ by: wanted }) => {
     by = wanted;
     if (found) show();
   });

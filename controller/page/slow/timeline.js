@@ -3,6 +3,7 @@
 import { getLarge, save } from "../base/api.js";
 import { byId, fill, fit, framed, make, pairs, placeTip, setText } from "../base/dom.js";
 import { usePointer } from "../drawing/drag.js";
+import { messageOf } from "../base/errors.js";
 import { bytes, count, ranges, seconds } from "../base/format.js";
 import { company, peerOf } from "../drawing/mesh_groups.js";
 import { replace, route } from "../base/router.js";
@@ -12,17 +13,22 @@ import { stepThen } from "./blame.js";
 import { lanesOf, spanAt } from "./timeline_lanes.js";
 import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
 import { colour } from "../base/theme.js";
+/** @import { Pair } from "../base/dom.js" */
+/** @import { Lane, Scene, Spans } from "./timeline_lanes.js" */
 
 const MANY = 16; // ranks beyond which a subset is chosen by default
 const STEPS = 3; // shown by default
 const TABLE = 200; // spans in the table
+/** @type {HTMLCanvasElement} */
 const canvas = byId("timeline");
+/** @type {HTMLElement} */
 const tip = byId("timeline-tip");
-/** @type {any} */
-let scene = null; // {data, lanes, view: {t0, t1, y}, hover, chosen}
+/** @type {Scene | null} */
+let scene = null;
 /** @type {string | null} */
 let asked = null;
 let arrows = true;
+/** @type {number[]} */
 export const timings = [];
 const redraw = framed(draw);
 
@@ -39,17 +45,19 @@ async function load() {
   asked = query;
   say("Loading…");
   try {
+    /** @type {Spans} */
     const data = await getLarge(`/spans?${query}`);
     if (query !== asked) return;
-    scene = { data, lanes: lanesOf(data), view: null, hover: -1, chosen: -1 };
-    scene.view = all();
+    const [lanes, end] = [lanesOf(data), endOf(data)];
+    const lane = laneHeight(lanes.length, canvas.clientHeight);
+    scene = { data, lanes, lane, end, view: all(end), hover: -1, chosen: -1 };
     say("");
-    about();
+    about(data);
     showTable();
   } catch (error) {
     if (query !== asked) return;
     scene = null;
-    say(error.message);
+    say(messageOf(error));
   }
   redraw();
 }
@@ -58,25 +66,30 @@ async function load() {
 function worthSeeing() {
   const named = (state.blamed ?? state.blame)?.culprits.map((c) => c.rank).filter((rank) => rank >= 0) ?? [];
   const at = Math.max(0, indexOf(state.selected.rank ?? named[0] ?? null));
+  if (!state.ranks) return [];
   const peer = peerOf(state.ranks, at, named);
   return [...new Set([...company(state.ranks, at), ...(peer < 0 ? [] : [peer])])].sort((a, b) => a - b);
 }
 
+/** @param {string} text */
 function say(text) {
   byId("timeline-empty").hidden = !text;
   setText(byId("timeline-empty"), text);
 }
 
-function all() {
-  const { start, took } = scene.data;
+/** @param {Spans} data */
+function endOf({ start, took }) {
   let end = 1;
   for (let i = 0; i < start.length; i++) end = Math.max(end, start[i] + took[i]);
-  scene.end = end;
-  return { t0: -0.01 * end, t1: 1.01 * end, y: 0 };
+  return end;
 }
 
-function about() {
-  const { data } = scene;
+/** The view of all of it.
+ * @param {number} end */
+const all = (end) => ({ t0: -0.01 * end, t1: 1.01 * end, y: 0 });
+
+/** @param {Spans} data */
+function about(data) {
   const steps =
     data.first === data.last ? `step ${count(data.first)}` : `steps ${count(data.first)} to ${count(data.last)}`;
   const left = data.left_out > 0 ? `, ${count(data.left_out)} ranks left out` : "";
@@ -98,20 +111,22 @@ function draw() {
   if (timings.length > 600) timings.shift();
 }
 
-const timeAt = (x) => scene.view.t0 + ((x - LEFT) / (canvas.clientWidth - LEFT)) * (scene.view.t1 - scene.view.t0);
-const laneAt = (y) => scene.lanes[Math.floor((y - HEAD + scene.view.y) / scene.lane)];
+/** @param {Scene} scene @param {number} x */
+const timeAt = ({ view }, x) => view.t0 + ((x - LEFT) / (canvas.clientWidth - LEFT)) * (view.t1 - view.t0);
+/** @param {Scene} scene @param {number} y */
+const laneAt = ({ lanes, lane, view }, y) => lanes[Math.floor((y - HEAD + view.y) / lane)];
 
-/** The innermost span at a point; -1 where there is none. */
-function under(x, y) {
-  const lane = y > HEAD && x > LEFT ? laneAt(y) : undefined;
+/** The innermost span at a point; -1 where there is none.
+ * @param {Scene} scene @param {number} x @param {number} y */
+function under(scene, x, y) {
+  const lane = y > HEAD && x > LEFT ? laneAt(scene, y) : undefined;
   if (!lane) return -1;
   const near = ((scene.view.t1 - scene.view.t0) / canvas.clientWidth) * 1.5; // what is thinner than a pixel can be hit, too
-  return spanAt(scene.data, lane, timeAt(x), near);
+  return spanAt(scene.data, lane, timeAt(scene, x), near);
 }
 
-/** @returns {[string, any[][]]} */
-function describe(i) {
-  const { data } = scene;
+/** @param {Spans} data @param {number} i @returns {[string, Pair[]]} */
+function describe(data, i) {
   const rows = [
     ["took", seconds(data.took[i] / 1e6)],
     ...(data.waited[i] > 0
@@ -130,23 +145,25 @@ function describe(i) {
   return [`Rank ${data.rank[i]}: ${data.kinds[data.kind[i]]}`, rows];
 }
 
-function pick(i) {
+/** @param {Scene} scene @param {number} i */
+function pick(scene, i) {
   scene.chosen = i;
   const { data, view } = scene;
   if (state.selected.rank !== data.rank[i]) select("rank", data.rank[i]);
   const [begin, end] = [data.start[i], data.start[i] + data.took[i]];
   const span = view.t1 - view.t0;
   if (begin < view.t0 || end > view.t1) [view.t0, view.t1] = [begin - span * 0.3, begin + span * 0.7];
-  const top = scene.lanes.place.get(data.rank[i]) * scene.lane;
+  const top = (scene.lanes.place.get(data.rank[i]) ?? 0) * scene.lane;
   if (top < view.y) view.y = top;
   else if (top + scene.lane > view.y + canvas.clientHeight - HEAD)
     view.y = top + scene.lane - (canvas.clientHeight - HEAD);
-  const [title, rows] = describe(i);
+  const [title, rows] = describe(data, i);
   announce(`${title}: ${rows.map(([name, value]) => `${name} ${value}`).join(", ")}`);
-  clamp();
+  clamp(scene);
 }
 
-function clamp() {
+/** @param {Scene} scene */
+function clamp(scene) {
   const { view, end, lanes } = scene;
   const span = Math.min(1.02 * end, Math.max(20, view.t1 - view.t0));
   view.t0 = Math.min(1.01 * end - span, Math.max(-0.01 * end, view.t0));
@@ -155,39 +172,45 @@ function clamp() {
   redraw();
 }
 
-function zoom(factor, x = LEFT + (canvas.clientWidth - LEFT) / 2) {
+/** @param {Scene} scene @param {number} factor @param {number} x */
+function zoom(scene, factor, x = LEFT + (canvas.clientWidth - LEFT) / 2) {
   const { view } = scene;
-  const at = timeAt(x);
+  const at = timeAt(scene, x);
   view.t0 = at - (at - view.t0) / factor;
   view.t1 = at + (view.t1 - at) / factor;
-  clamp();
+  clamp(scene);
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (!scene || event.ctrlKey || event.metaKey || event.altKey) return;
-  const { lanes, chosen, view, data } = scene;
+  const shown = scene;
+  const { lanes, chosen, view, data } = shown;
   const pan = (view.t1 - view.t0) / 8;
-  const lane = Math.max(0, lanes.place.get(chosen >= 0 ? data.rank[chosen] : state.selected.rank) ?? 0);
+  const lane = Math.max(0, lanes.place.get(chosen >= 0 ? data.rank[chosen] : (state.selected.rank ?? -1)) ?? 0);
+  /** @param {Lane} other */
   const near = (other) => {
     const time = chosen >= 0 ? data.start[chosen] : view.t0;
     let i = other.from;
     while (i + 1 < other.to && data.start[i + 1] <= time) i++;
     return i;
   };
+  /** @param {number} i */
   const within = (i) => Math.min(lanes[lane].to - 1, Math.max(lanes[lane].from, i));
+  /** @type {Record<string, (() => void) | undefined>} */
   const acts = {
-    ArrowRight: () => pick(chosen < 0 ? lanes[lane].from : within(chosen + 1)),
-    ArrowLeft: () => pick(chosen < 0 ? lanes[lane].from : within(chosen - 1)),
-    ArrowDown: () => pick(near(lanes[Math.min(lanes.length - 1, lane + 1)])),
-    ArrowUp: () => pick(near(lanes[Math.max(0, lane - 1)])),
-    Home: () => pick(lanes[lane].from),
-    End: () => pick(lanes[lane].to - 1),
-    "+": () => zoom(1.6),
-    "=": () => zoom(1.6),
-    "-": () => zoom(1 / 1.6),
-    a: () => ((view.t0 -= pan), (view.t1 -= pan), clamp()),
-    d: () => ((view.t0 += pan), (view.t1 += pan), clamp()),
-    0: () => ((scene.view = all()), redraw()),
+    ArrowRight: () => pick(shown, chosen < 0 ? lanes[lane].from : within(chosen + 1)),
+    ArrowLeft: () => pick(shown, chosen < 0 ? lanes[lane].from : within(chosen - 1)),
+    ArrowDown: () => pick(shown, near(lanes[Math.min(lanes.length - 1, lane + 1)])),
+    ArrowUp: () => pick(shown, near(lanes[Math.max(0, lane - 1)])),
+    Home: () => pick(shown, lanes[lane].from),
+    End: () => pick(shown, lanes[lane].to - 1),
+    "+": () => zoom(shown, 1.6),
+    "=": () => zoom(shown, 1.6),
+    "-": () => zoom(shown, 1 / 1.6),
+    a: () => ((view.t0 -= pan), (view.t1 -= pan), clamp(shown)),
+    d: () => ((view.t0 += pan), (view.t1 += pan), clamp(shown)),
+    0: () => ((shown.view = all(shown.end)), redraw()),
   };
   const act = acts[event.key] ?? acts[event.key.toLowerCase()];
   if (!act) return;
@@ -202,22 +225,22 @@ function listen() {
       if (!scene) return;
       const per = (scene.view.t1 - scene.view.t0) / (canvas.clientWidth - LEFT);
       scene.view = { t0: scene.view.t0 - dx * per, t1: scene.view.t1 - dx * per, y: scene.view.y - dy };
-      clamp();
+      clamp(scene);
     },
     pointed: (event, isDragging) => {
       if (!scene) return;
-      scene.hover = isDragging ? -1 : under(event.offsetX, event.offsetY);
+      scene.hover = isDragging ? -1 : under(scene, event.offsetX, event.offsetY);
       if (scene.hover < 0) tip.hidden = true;
       else {
-        const [title, rows] = describe(scene.hover);
+        const [title, rows] = describe(scene.data, scene.hover);
         tip.replaceChildren(make("b", {}, title), pairs(rows));
         placeTip(tip, event.offsetX, event.offsetY);
       }
       redraw();
     },
     clicked: (event) => {
-      const found = scene ? under(event.offsetX, event.offsetY) : -1;
-      if (found >= 0) pick(found);
+      const found = scene ? under(scene, event.offsetX, event.offsetY) : -1;
+      if (scene && found >= 0) pick(scene, found);
     },
     left: () => {
       tip.hidden = true;
@@ -230,10 +253,10 @@ function listen() {
     (event) => {
       if (!scene) return;
       const most = scene.lanes.length * scene.lane - (canvas.clientHeight - HEAD);
-      if (event.ctrlKey || event.metaKey) zoom(Math.exp(-event.deltaY * 0.004), event.offsetX);
+      if (event.ctrlKey || event.metaKey) zoom(scene, Math.exp(-event.deltaY * 0.004), event.offsetX);
       else if (most > 0) {
         scene.view.y += event.deltaY;
-        clamp();
+        clamp(scene);
       } else return; // nothing to scroll here: the page scrolls
       event.preventDefault();
     },
@@ -249,16 +272,18 @@ function showForm() {
 
 function showTable() {
   const box = byId("timeline-table");
-  const lane = scene?.lanes[scene.lanes.place.get(state.selected.rank) ?? 0];
-  if (!box.open || !lane) return;
+  const lane = scene?.lanes[scene.lanes.place.get(state.selected.rank ?? -1) ?? 0];
+  if (!box.open || !lane || !scene) return;
+  const { data } = scene;
+  /** @type {HTMLElement[]} */
   const body = [];
   for (let i = lane.from; i < Math.min(lane.to, lane.from + TABLE); i++) {
-    const [, rows] = describe(i);
+    const [, rows] = describe(data, i);
     body.push(
       make(
         "tr",
         {},
-        make("th", { scope: "row" }, scene.data.kinds[scene.data.kind[i]]),
+        make("th", { scope: "row" }, data.kinds[data.kind[i]]),
         make("td", {}, rows.map(([name, value]) => `${name} ${value}`).join(", ")),
       ),
     );
@@ -271,15 +296,16 @@ function showTable() {
 
 export function startTimeline() {
   on("route", load);
-  on("ranks", () => (asked === null ? load() : scene && about()));
+  on("ranks", () => (asked === null ? load() : scene && about(scene.data)));
   on("theme", redraw);
   on("selected", () => {
     if (route.view !== "slow") return;
     showTable();
     redraw();
   });
-  byId("timeline-form").addEventListener("submit", (event) => {
+  byId("timeline-form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
+    /** @param {string} id @returns {string | null} */
     const value = (id) => byId(id).value.trim() || null;
     replace(null, {
       ...route.query,
@@ -290,19 +316,20 @@ export function startTimeline() {
     asked = null; // the newest steps are others by now
     load();
   });
-  byId("timeline-arrows").addEventListener("click", (event) => {
+  const button = byId("timeline-arrows");
+  button.addEventListener("click", () => {
     arrows = !arrows;
-    event.currentTarget.setAttribute("aria-pressed", String(arrows));
+    button.setAttribute("aria-pressed", String(arrows));
     redraw();
   });
-  byId("timeline-save").addEventListener("click", async (event) => {
+  const saving = byId("timeline-save");
+  saving.addEventListener("click", async () => {
     const steps = scene ? `?first=${scene.data.first}&last=${scene.data.last}` : "";
-    const button = event.currentTarget;
     try {
       await save(`/timeline${steps}`, "trace.json");
     } catch (error) {
-      announce(error.message);
-      setText(button, error.message);
+      announce(messageOf(error));
+      setText(saving, messageOf(error));
     }
   });
   byId("timeline-table").addEventListener("toggle", showTable);

@@ -4,11 +4,19 @@
 import { seconds } from "../base/format.js";
 import { ticks } from "../drawing/chart.js";
 import { colour } from "../base/theme.js";
+/** @import { Scene, Spans } from "./timeline_lanes.js" */
+
+/**
+ * @typedef {CanvasRenderingContext2D} Context
+ * @typedef {(time: number) => number} Scale
+ * @typedef {{ width: number, height: number, arrows: boolean, selected: number | null }} Look
+ */
 
 export const [LEFT, HEAD] = [74, 22];
 const [LOWEST, HIGHEST] = [26, 56]; // of a lane, in CSS pixels
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_ARROWS = 1500; // seen at once: more are unreadable
+/** @type {Record<string, string>} */
 export const CLASSES = {
   forward: "span-forward",
   backward: "span-backward",
@@ -20,7 +28,8 @@ export const CLASSES = {
   waiting: "span-wait",
 };
 
-/** Which of CLASSES a kind of span is. */
+/** Which of CLASSES a kind of span is.
+ * @param {string} kind */
 export function classOf(kind) {
   if (/^(forward|recompute)/.test(kind)) return "forward";
   if (kind.startsWith("backward")) return "backward";
@@ -30,13 +39,16 @@ export function classOf(kind) {
   return kind.startsWith("optimizer") ? "optimizer" : "other";
 }
 
-/** How high a lane is: few ranks get more room. */
+/** How high a lane is: few ranks get more room.
+ * @param {number} lanes @param {number} height */
 export const laneHeight = (lanes, height) =>
   Math.min(HIGHEST, Math.max(LOWEST, Math.floor((height - HEAD - 8) / lanes)));
 
+/** @param {Context} context @param {Scene} scene @param {Look} look */
 export function drawTimeline(context, scene, { width, height, arrows, selected }) {
   const { view, lanes, lane: LANE } = scene;
   const scale = (width - LEFT) / (view.t1 - view.t0);
+  /** @type {Scale} */
   const px = (time) => LEFT + (time - view.t0) * scale;
   context.font = FONT;
   const first = Math.max(0, Math.floor(view.y / LANE));
@@ -57,6 +69,7 @@ export function drawTimeline(context, scene, { width, height, arrows, selected }
   context.restore();
 }
 
+/** @param {Context} context @param {Scene} scene @param {{ px: Scale, width: number, height: number }} look */
 function drawGrid(context, { view }, { px, width, height }) {
   context.textBaseline = "middle";
   context.textAlign = "center";
@@ -73,6 +86,8 @@ function drawGrid(context, { view }, { px, width, height }) {
   }
 }
 
+/** @param {Context} context @param {Scene} scene
+ * @param {{ first: number, last: number, width: number, selected: number | null }} look */
 function drawLanes(context, { lanes, view, lane: LANE }, { first, last, width, selected }) {
   context.textAlign = "right";
   context.textBaseline = "middle";
@@ -89,14 +104,17 @@ function drawLanes(context, { lanes, view, lane: LANE }, { first, last, width, s
   }
 }
 
+/** @param {Scene} scene @param {number} l @param {number} depth */
 const top = ({ lane, view }, l, depth) => HEAD + l * lane - view.y + 3 + depth * lane * 0.16;
+/** @param {Scene} scene @param {number} depth */
 const tall = ({ lane }, depth) => lane - 7 - depth * lane * 0.2;
 
+/** @param {Context} context @param {Scene} scene @param {number} l @param {{ px: Scale, width: number }} look */
 function drawSpans(context, scene, l, { px, width }) {
   const { data, lanes, view } = scene;
   const { from, to } = lanes[l];
   const reached = [-1, -1, -1, -1]; // last pixel drawn, by depth
-  scene.inks ??= data.kinds.map((kind) => CLASSES[classOf(kind)]);
+  const inks = (scene.inks ??= data.kinds.map((kind) => CLASSES[classOf(kind)]));
   context.textAlign = "left";
   for (let i = from; i < to; i++) {
     const begin = data.start[i];
@@ -108,7 +126,7 @@ function drawSpans(context, scene, l, { px, width }) {
     if (x + long < reached[depth]) continue;
     reached[depth] = x + Math.max(1, long);
     const y = top(scene, l, depth);
-    context.fillStyle = colour(scene.inks[data.kind[i]]);
+    context.fillStyle = colour(inks[data.kind[i]]);
     context.fillRect(x, y, Math.max(1, long - (long > 3 ? 1 : 0)), tall(scene, depth));
     // Until its last peer arrived it only waited: that is no transfer.
     const waited = data.waited[i] ? Math.min(width, px(begin + data.waited[i])) - x : 0;
@@ -121,7 +139,8 @@ function drawSpans(context, scene, l, { px, width }) {
   }
 }
 
-/** Waiting: grey, with slanted lines where there is room for them. */
+/** Waiting: grey, with slanted lines where there is room for them.
+ * @param {Context} context @param {number} x @param {number} y @param {number} wide @param {number} high */
 function hatch(context, x, y, wide, high) {
   context.fillStyle = colour("span-wait");
   context.fillRect(x, y, wide, high);
@@ -141,13 +160,16 @@ function hatch(context, x, y, wide, high) {
   context.restore();
 }
 
+/** @param {Context} context @param {Scene} scene @param {{ px: Scale, first: number, last: number, width: number }} look */
 function drawArrows(context, scene, { px, first, last, width }) {
   const { data, lanes, view, lane: LANE } = scene;
   const { name, source, sent, target, seen } = data.arrows;
+  /** @type {number[][]} */
   const chosen = [];
   for (let i = 0; i < name.length && chosen.length <= MOST_ARROWS; i++) {
     if (seen[i] < view.t0 || sent[i] > view.t1) continue;
     const [a, b] = [lanes.place.get(source[i]), lanes.place.get(target[i])];
+    if (a === undefined || b === undefined) continue;
     if (Math.max(a, b) < first || Math.min(a, b) >= last) continue;
     chosen.push([i, a, b]);
   }
@@ -176,14 +198,18 @@ function drawArrows(context, scene, { px, first, last, width }) {
   context.globalAlpha = 1;
 }
 
+/** @param {Spans} data @param {number} i @param {number} rank @param {number} at */
 const inside = (data, i, rank, at) =>
   data.rank[i] === rank && data.start[i] <= at + 1 && at <= data.start[i] + data.took[i] + 1;
+/** @param {Spans} data @param {number} i @param {number} source @param {number} sent @param {number} target
+ * @param {number} seen */
 const touches = (data, i, source, sent, target, seen) => inside(data, i, source, sent) || inside(data, i, target, seen);
 
+/** @param {Context} context @param {Scene} scene @param {number} i @param {Scale} px @param {string} ink @param {number} line */
 function outline(context, scene, i, px, ink, line) {
   if (i < 0) return;
   const { data, lanes } = scene;
-  const [l, depth] = [lanes.place.get(data.rank[i]), lanes.depth[i]];
+  const [l, depth] = [lanes.place.get(data.rank[i]) ?? 0, lanes.depth[i]];
   const x = px(data.start[i]);
   context.strokeStyle = colour(ink);
   context.lineWidth = line;

@@ -66,6 +66,12 @@ def tests(incomplete: str) -> Choices:
     return _fitting(incomplete, ((check.name, check.does) for check in CHECKS))
 
 
+def schedules(incomplete: str) -> Choices:
+    from holdfast.trainer.schedules.table import SCHEDULES
+
+    return _fitting(incomplete, ((name, one.when) for name, one in SCHEDULES.items()))
+
+
 def receivers(incomplete: str) -> Choices:
     """Kinds of receivers of notifications, before their URL."""
     try:

@@ -19,6 +19,7 @@ from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, configured
 from holdfast.cli.demo.plan import DemoPlan, job_spec, make_plan, mortal_nodes
+from holdfast.cli.job import embedded
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.view import View
@@ -58,7 +59,7 @@ def demo(
 
     def body() -> int:
         with _state_dir(config.state_dir) as state_dir:
-            return _run(plan, state_dir, config.http_port, keep, as_json)
+            return _run(plan, state_dir, config, keep, as_json)
 
     return interrupts.guarded(body)
 
@@ -72,27 +73,32 @@ def _pretend(mesh: str, config: DemoConfig) -> int:
         return pretend.pretend(sizes, config.http_port, state_dir)
 
 
-def _run(plan: DemoPlan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:
+def _run(plan: DemoPlan, state_dir: Path, config: DemoConfig, keep: bool, as_json: bool) -> int:
     from holdfast.cli.demo import view as demo_view
     from holdfast.cli.local.cluster import LocalCluster
 
+    store = _own_store(state_dir)
+    spec = job_spec(plan, store, Path.cwd())
+    embedded.check(spec["program"]["args"], plan.nodes * plan.nproc, here=True)
     with LocalCluster(
         state_dir,
         nodes=plan.nodes,
         spares=plan.spares,
         mortal=mortal_nodes(plan),
         slots=plan.nproc,
-        http_port=http_port,
+        http_port=config.http_port,
         # Torch makes this folder on import; in TMPDIR it would not be removed.
         env={} if _TORCH_CACHE in os.environ else {_TORCH_CACHE: str(state_dir / "torch")},
     ) as cluster:
         with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
-            cluster.client.submit(job_spec(plan, _own_store(state_dir), Path.cwd()))
+            cluster.client.submit(spec)
             job = _watch(cluster, plan, view)
         with interrupts.allowed():
             steps, incidents = cluster.client.steps(), cluster.client.incidents()
         found = demo_view.result(job, steps, incidents)
         demo_view.print_summary(job, steps, found, plan.steps, incidents, view.at_risk)
+        if config.state_dir is not None:
+            output.note(f"the checkpoints are in {store.absolute().as_uri()}")
         if keep:
             view.note(f"the page stays at {cluster.url}; Ctrl-C ends it")
             _wait_for_interrupt()

@@ -1,6 +1,7 @@
 """`holdfast checkpoint`: list, verify, convert and remove the checkpoints of a store."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -192,24 +193,38 @@ def export(
     url: Url,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     to: Annotated[
-        Format, typer.Option("--to", metavar="hf|dcp", help="hf: a Hugging Face Llama; dcp: for torch's loader.")
+        Format,
+        typer.Option("--to", metavar="hf|dcp", help="hf: for Hugging Face's transformers; dcp: for torch's loader."),
     ],
     step: Step = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Settings of the run, as for holdfast train: of an imported checkpoint, or of a bpe tokenizer.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Write a checkpoint in another format; every byte is checked."""
-    from holdfast.checkpoint.restore.inspect import find
+    from holdfast.checkpoint.restore.inspect import check_store, find
     from holdfast.checkpoint.stores.opening import open_store
 
     with _clear(str(folder)):
-        if folder.exists() and any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty: name a new folder")
+        _check_new(folder)
+    if config is not None and to is not Format.hf:
+        raise UsageError("--config goes with --to hf: DCP needs no settings")
     require("trainer", "torch")
+    given = _settings(config)
     with _store(url):
         store = open_store(url)
+        check_store(store)
         slot, manifest = find(store, step, _passed_over)
-        write = _export_hf if to is Format.hf else _export_dcp
-        write(folder, store, slot, manifest)
+        if to is Format.hf:
+            _export_hf(folder, store, slot, manifest, given)
+        else:
+            _export_dcp(folder, store, slot, manifest)
     if as_json:
         output.print_json({"step": manifest.step, "folder": str(folder), "format": str(to)})
     else:
@@ -240,6 +255,7 @@ def import_(
     with _clear(str(folder)):
         try:
             tensors, left_out = dcp.tensors_of(folder), dcp.objects_of(folder)
+            state, values = dcp.notes_of(folder)
         except CheckpointError as error:
             raise UsageError(f"{error}; name another folder") from error
         total, done = sum(tensor.num_bytes for tensor in tensors.values()), 0
@@ -254,7 +270,7 @@ def import_(
     if left_out:
         output.note(f"left out what is no tensor: {', '.join(left_out[:5])}{' ...' if len(left_out) > 5 else ''}")
     with _store(url, may_lack=True), progress("writing") as report:
-        saved = write_whole(open_store(url), step, whole, {}, {}, report)
+        saved = write_whole(open_store(url), step, whole, state, values, report)
     if as_json:
         output.print_json({"step": step, "tensors": len(tensors), "bytes": saved.num_bytes, "left_out": left_out})
     else:
@@ -262,15 +278,38 @@ def import_(
     return 0
 
 
-def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
-    from holdfast.trainer.data.tokens import vocab_of
-    from holdfast.trainer.weights.hugging_face import export as write
-    from holdfast.trainer.weights.weights import trained
+def _check_new(folder: Path) -> None:
+    """UsageError unless it is an empty folder, or one can be made."""
+    above = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"{folder}: {above} is no folder that can be written: name another one")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty: name a new folder")
 
+
+def _settings(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from holdfast.trainer.settings.load import load
+
+    return load(path)
+
+
+def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any, given: Any) -> None:
+    from holdfast.trainer.settings.config import DataConfig
+    from holdfast.trainer.settings.layout import vocab_of
+    from holdfast.trainer.weights.architectures import architecture_of
+    from holdfast.trainer.weights.hugging_face import export as write
+    from holdfast.trainer.weights.weights import settings, tokenizer_of, trained
+
+    architecture_of(settings(slot, manifest, given)[0])  # refused before gigabytes are read
     with progress("reading") as report:
-        found = trained(store, slot, manifest, report)
-    with progress("writing"):
-        write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights)
+        found = trained(store, slot, manifest, report, given)
+    tokenizer = tokenizer_of(found, DataConfig() if given is None else given.data)
+    if tokenizer is None:
+        output.note(f"no tokenizer files: for those of {found.tokenizer}, name the settings of its run (--config FILE)")
+    with _clear(str(folder)), progress("writing"):
+        write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights, tokenizer)
 
 
 def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
@@ -279,8 +318,8 @@ def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
 
     with progress("reading") as report:
         whole = load_whole(store, slot, manifest, manifest.tensors, report, output.note)
-    with progress("writing"):
-        dcp.write(folder, whole)
+    with _clear(str(folder)), progress("writing"):
+        dcp.write(folder, whole, manifest.state, manifest.values)
 
 
 def _passed_over(line: str) -> None:

@@ -87,9 +87,7 @@ def job_table(found: output.Json) -> Table:
         "workers": f"{found['world_size']} on {found['nnodes']} nodes"
         + (f" (pp {sizes[0]}, dp {sizes[1]}, tp {sizes[2]})" if sizes else ""),
         "generation": f"{found['generation']} ({found.get('restarts', 0)} restarts)",
-        "step": f"{found.get('step', -1)}"
-        + (f" of {found['max_steps']}" if found.get("max_steps") else "")
-        + (" (counted over all attempts: the program numbers none)" if found.get("steps_counted") else ""),
+        "step": step_text(found),
         "loss": output.number(found.get("loss"), 4),
         "tokens/s": output.number(found.get("tokens_per_s"), 0),
         "step time": output.seconds(found.get("step_seconds")),
@@ -108,6 +106,15 @@ def job_table(found: output.Json) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def step_text(found: output.Json) -> str:
+    """The newest step, and of what."""
+    of_life, step = found.get("step_of_life"), found.get("step", -1)
+    if of_life is not None:
+        return f"{of_life} of this life ({step + 1} steps in all attempts: which step of the job it is, is not known)"
+    of = f" of {found['max_steps']}" if found.get("max_steps") else ""
+    return f"{step}{of}" + (" (counted: the program numbers none)" if found.get("steps_counted") else "")
 
 
 def pause_row(found: output.Json | None) -> dict[str, str]:

@@ -1,11 +1,8 @@
 """`holdfast run`: a training job with torchrun's options, monitored and restarted."""
 
 import os
-import queue
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,23 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.base.errors import HoldfastError, NotFound, Unavailable, UsageError
-from holdfast.base.retry import Backoff
-from holdfast.cli.common import completion, interrupts, output
+from holdfast.base.errors import Unavailable, UsageError
+from holdfast.cli.common import completion, interrupts
 from holdfast.cli.common.bounds import check_local, check_world
-from holdfast.cli.common.client import OVER, Client, Json
+from holdfast.cli.common.client import Client, Json
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
-from holdfast.cli.job import environment, torchrun, torchrun_options
-from holdfast.cli.job.console import Console, hide
-from holdfast.cli.job.follow import Follower
+from holdfast.cli.job import embedded, environment, torchrun, torchrun_options
+from holdfast.cli.job.console import Console
+from holdfast.cli.job.preload import parse_preload
 from holdfast.cli.job.standard_input import StandardInput
-from holdfast.cli.job.summary import summary
+from holdfast.cli.job.until_end import follow
 from holdfast.facts.faults import parse_faults
 
-LOOK_S = 5.0
-"""Between two looks at a job whose log has lines all the time."""
 _VALUES = (
     "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "master_addr", "master_port", "local_addr",
     "start_method", "monitor_interval", "logs_specs", "event_log_handler", "numa_binding",
@@ -88,6 +82,12 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start new interpreters, not forks of the fork server.")
     ] = False,
+    preload: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE,...", help="Import these once on each node, not in every worker: restarts are quick."
+        ),
+    ] = "",
     priority: Annotated[
         int,
         typer.Option(
@@ -161,10 +161,11 @@ def run(
 def _run(
     client: Client, target: str, args: list[str] | None, module: bool, nnodes: str, nproc_per_node: str,
     max_restarts: int | None, name: str, env: list[str] | None, no_env: bool, no_hooks: bool, fresh: bool,
-    detach: bool, fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
-    hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int, preempt: bool,
-    no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str, duplicate_stdout_filters: str,
-    duplicate_stderr_filters: str, role: str, virtual_local_rank: bool, shutdown_timeout: str, **given: Any,
+    preload: str, detach: bool, fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str,
+    pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int,
+    preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
+    duplicate_stdout_filters: str, duplicate_stderr_filters: str, role: str, virtual_local_rank: bool,
+    shutdown_timeout: str, **given: Any,
 ) -> int:  # fmt: skip
     ignored = torchrun_options.check({f"--{name.replace('_', '-')}": given[name] for name in _VALUES})
     if ignored:
@@ -177,6 +178,7 @@ def _run(
     for i, word in enumerate(args or []):
         torchrun.check_text(word, f"argument {i + 1} of the script")
     path = torchrun.check_script(target, module, no_python, cwd)
+    modules = parse_preload(preload, fresh, no_python)
     files = torchrun_options.parse_files(log_dir, redirects, tee)
     ranks = torchrun_options.parse_ranks(local_ranks_filter)
     filters = {
@@ -195,9 +197,16 @@ def _run(
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
     queue = " and ".join(option for option, is_given in (("--priority", priority), ("--preempt", preempt)) if is_given)
-    with _cluster(client, least, nproc_per_node, detach, queue) as (reached, wanted, failure, own):
+
+    def check_settings(world: int, here: bool) -> None:
+        if module and target in embedded.MODULES:
+            embedded.check(args or [], world, here)
+
+    with _cluster(client, least, nproc_per_node, detach, queue, check_settings) as (reached, wanted, failure, own):
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
+        if own is None:
+            check_settings(count * nproc, here=False)
         check_world(most, nproc)
         parse_faults(fault or [], count * nproc, count, names=[str(node["name"]) for node in reached.nodes()])
         choice = torchrun_options.choice(nproc, files, ranks, filters)
@@ -224,6 +233,7 @@ def _run(
                 "log_dir": folder,
                 "redirects": str(files.streams(nproc)),
                 "stdin": typed.path if typed is not None else "",
+                "preload": modules,
             },
             "nnodes": most if ":" in nnodes else count,
             "node_counts": list(range(least, most)),
@@ -248,10 +258,11 @@ def _run(
 
 @contextmanager
 def _cluster(
-    client: Client, nnodes: int, nproc: str, detach: bool, queue: str
+    client: Client, nnodes: int, nproc: str, detach: bool, queue: str, check_settings: Callable[[int, bool], None]
 ) -> Iterator[tuple[Client, str, Callable[[], str], Path | None]]:
     """The named cluster, or a local one if none is named and none responds. `queue`: given options that have no effect
-    without other jobs. The last of what it gives is the folder of a local one."""
+    without other jobs. `check_settings`: of so many workers, on this host; called before a local one starts. The last
+    of what it gives is the folder of a local one."""
     if _answers(client, must=client.is_named or detach):
         yield client, nproc, str, None
         return
@@ -265,6 +276,7 @@ def _cluster(
 
     slots = torchrun.local_nproc(nproc)
     check_local(nnodes, slots)
+    check_settings(nnodes * slots, True)
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-run-", ignore_cleanup_errors=True) as folder,
         LocalCluster(Path(folder), nodes=nnodes, slots=slots) as cluster,
@@ -282,122 +294,3 @@ def _answers(client: Client, must: bool) -> bool:
             raise
         return False
     return True
-
-
-def follow(client: Client, job: str, failure: Callable[[], str], console: Console, grace: float) -> int:
-    """Print the job's log until it ends; its exit code. Ctrl-C (SIGTERM, SIGHUP) stops the job, a second one leaves it.
-
-    `failure` returns why a cluster of our own cannot go on, if so; another's may be down for as long as it takes.
-    `grace`: seconds from SIGTERM to SIGKILL of a stop."""
-    follower = Follower(client, job)
-    follower.start()
-    watch = _Watch(client, job, console.note)
-    interrupted, asked = 0, False
-    while True:
-        try:
-            with interrupts.allowed():
-                if interrupted and not asked:
-                    asked = True  # within the try: the second Ctrl-C does not wait for the reply
-                    _request_stop(client, job, grace)
-                try:
-                    line = follower.lines.get(timeout=0.5)
-                except queue.Empty:
-                    if failure():
-                        raise HoldfastError(failure()) from None
-                    watch.look()
-                    continue
-                if line is None:
-                    break
-                console.show(line)
-                if time.monotonic() - watch.looked > LOOK_S:
-                    watch.look()
-        except KeyboardInterrupt as error:
-            if interrupted:
-                console.note(
-                    f"left job {job} to itself; `holdfast job --job {job}` shows it, "
-                    f"`holdfast job stop --job {job}` stops it"
-                )
-                return interrupts.code_of(error)
-            interrupted = interrupts.code_of(error)
-            console.note("stopping the job; Ctrl-C again leaves it running")
-        except BrokenPipeError:  # `holdfast run ... | head`
-            _request_stop(client, job, grace)
-            hide(sys.stdout)
-            return 128 + signal.SIGPIPE
-    if follower.error is not None:
-        raise follower.error
-    with interrupts.allowed():
-        return _exit_code(client, job, interrupted, watch.at_risk)
-
-
-class _Watch:
-    """Prints why the log is silent: once when the job waits for nodes or pauses, once when it continues."""
-
-    def __init__(self, client: Client, job: str, note: Callable[[str], None]) -> None:
-        self._client, self._job, self._note = client, job, note
-        self._since = 0.0
-        self._waits = False
-        self.at_risk: Json | None = None
-        """When the job was last seen running."""
-        self.looked = time.monotonic()
-
-    def look(self) -> None:
-        self.looked = time.monotonic()
-        try:
-            job = self._client.job(self._job) or {}
-        except HoldfastError:
-            return
-        self.at_risk = job.get("at_risk") or self.at_risk
-        waits = job.get("state") == "pending"
-        if waits and not self._waits:
-            self._note(f"job {self._job} is {job.get('reason') or 'waiting for nodes'}")
-        self._waits = waits
-        pause = job.get("pause")
-        since = float(pause["since"]) if pause else 0.0
-        if pause and not self._since:
-            self._note(f"no step for {output.seconds(pause['seconds'])}: {pause['text']}")
-        elif self._since and not pause:
-            self._note("the job goes on")
-        self._since = since
-
-
-def _request_stop(client: Client, job: str, grace: float) -> None:
-    try:
-        client.stop(grace, job)
-    except HoldfastError as error:
-        note(str(error))
-
-
-def _exit_code(client: Client, job: str, interrupted: int, at_risk: Json | None) -> int:
-    """The job's exit code. The log may end before the state changes."""
-    for delay in Backoff(initial=0.05, cap=0.5, deadline=30.0).plan():
-        try:
-            found = client.job(job) or {}
-        except Unavailable as error:
-            note(str(error))
-            found = {}
-        except NotFound:
-            raise HoldfastError(f"job {job} is gone: the controller at {client.address} does not know it") from None
-        if found.get("state") in OVER:
-            _report(client, found, at_risk)
-            return _code(found, interrupted)
-        time.sleep(delay)
-    raise Unavailable(f"the log of job {job} ended, and nothing says how the job did")
-
-
-def _report(client: Client, job: Json, at_risk: Json | None) -> None:
-    try:
-        incidents = client.incidents(str(job["id"]))
-    except HoldfastError:
-        incidents = []
-    for line in summary(job, incidents, at_risk):
-        note(line)
-
-
-def _code(job: Json, interrupted: int) -> int:
-    code = job.get("exit_code")
-    if job["state"] == "finished":
-        return 0 if code is None else int(code)
-    if interrupted:
-        return interrupted
-    return int(code) if code and code > 0 else 1

@@ -34,9 +34,13 @@ def health_lines(job: Json) -> list[str]:
 
 def _figures(job: Json) -> list[str]:
     done, restarts, last = job["step"] + 1, job.get("restarts", 0), job["generation"]
+    of_life = job.get("step_of_life")
     of = f" of {job['max_steps']:,}" if job.get("max_steps") else ""
+    steps = (
+        f"{done:,}{of} steps" if of_life is None else f"{done:,} steps in all attempts ({of_life + 1:,} of this life)"
+    )
     lines = [
-        f"{done:,}{of} steps, {_many(restarts, 'restart')}, {_many(last, 'generation')}"
+        f"{steps}, {_many(restarts, 'restart')}, {_many(last, 'generation')}"
         + (f", loss {output.number(job['loss'], 4)}" if job.get("loss") is not None else "")
     ]
     if job.get("time") and job["time"]["wall"]:
@@ -48,9 +52,16 @@ def _figures(job: Json) -> list[str]:
 def _incidents(incidents: Sequence[Json]) -> list[str]:
     if not incidents:
         return ["no incidents"]
-    lines = [f"incident {one['id']}: {output.incident_line(one)}" for one in reversed(incidents[:MOST_INCIDENTS])]
+    lines = [_incident(one) for one in reversed(incidents[:MOST_INCIDENTS])]
     more = len(incidents) - MOST_INCIDENTS
-    return [*([f"{_many(more, 'earlier incident')}"] if more > 0 else []), *lines]
+    hint = next((f"hint: {one['hint']}" for one in incidents if one.get("hint")), "")
+    return [*([f"{_many(more, 'earlier incident')}"] if more > 0 else []), *lines, *([hint] if hint else [])]
+
+
+def _incident(one: Json) -> str:
+    """What an agent says of its node is all of such an incident: nothing was done about it."""
+    is_said = one["kind"] == "agent" and one.get("action") == "alert" and one.get("summary")
+    return f"incident {one['id']}: " + (f"agent on {one['summary']}" if is_said else output.incident_line(one))
 
 
 def _risk(risk: Json | None) -> list[str]:

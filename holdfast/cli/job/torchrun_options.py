@@ -41,7 +41,9 @@ TABLE: dict[str, Option] = {
     "--rdzv-id": Option(_N, "the job's id takes its place, also in `TORCHELASTIC_RUN_ID`; `--name` names a job"),
     "--rdzv-conf": Option(_N, _RENDEZVOUS),
     "--standalone": Option(_N, "without a controller `run` starts one on this host"),
-    "--max-restarts": Option(_W, "the default differs: without it Holdfast restarts while the job advances"),
+    "--max-restarts": Option(
+        _W, "the default differs: without it Holdfast restarts while the job advances; exit code 2 is final"
+    ),
     "--monitor-interval": Option(_N, "the kernel reports a worker's exit at once"),
     "--start-method": Option(_N, "workers are forked from the fork server; `--fresh` starts new interpreters"),
     "--event-log-handler": Option(

@@ -118,10 +118,11 @@ def _job(job: output.Json, now: float) -> str:
 
 def _facts(job: output.Json) -> list[str]:
     of = f" of {job['max_steps']:,}" if job.get("max_steps") else ""
+    of_life = job.get("step_of_life")
     sizes = job.get("sizes")
     mesh = f" (pp {sizes[0]}, dp {sizes[1]}, tp {sizes[2]})" if sizes else ""
     facts = [
-        f"step {job.get('step', -1):,}{of}",
+        f"step {job.get('step', -1):,}{of}" if of_life is None else f"step {of_life:,} of this life",
         f"{output.seconds(job.get('step_seconds'))} a step" if job.get("step_seconds") is not None else "",
         f"loss {output.number(job['loss'], 4)}" if job.get("loss") is not None else "",
         f"{output.number(job['tokens_per_s'], 0)} tokens/s" if job.get("tokens_per_s") is not None else "",

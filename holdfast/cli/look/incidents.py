@@ -124,6 +124,8 @@ def _show(one: output.Json) -> None:
         f"{output.state(one['state'])}, {output.text(one.get('severity'))}: {output.text(one.get('summary'))}"
     )
     console.print(f"action: {output.text(one.get('action'))} ({output.text(one.get('reason'))})")
+    if one.get("hint"):
+        console.print(f"hint: {output.text(one['hint'])}")
     # A watched incident stopped no training, so only the agent or controller recovered.
     back = "back" if one.get("action") == "watch" else "training again"
     console.print(

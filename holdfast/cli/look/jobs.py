@@ -49,6 +49,9 @@ def _nodes(job: output.Json) -> str:
 
 
 def _step(job: output.Json) -> str:
+    of_life = job.get("step_of_life")
+    if of_life is not None:
+        return f"{of_life} of this life" if of_life >= 0 else "-"
     done = "-" if job["step"] < 0 else str(job["step"])
     return f"{done}/{job['max_steps']}" if job.get("max_steps") else done
 

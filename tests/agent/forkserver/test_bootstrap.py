@@ -167,6 +167,7 @@ def test_a_program_that_is_not_python_takes_the_workers_place(tmp_path: Path) ->
 def test_a_spec_has_no_field_that_an_older_fork_server_does_not_know_unless_it_is_used(tmp_path: Path) -> None:
     known = {"target", "args", "module", "cwd", "env", "hooks", "warm"}
     assert set(spec(tmp_path, "t.py").to_json()["program"]) == known
+    assert set(spec(tmp_path, "t.py", preload=("json",)).to_json()["program"]) == known
     assert set(spec(tmp_path, "t.py", executable=True).to_json()["program"]) == {*known, "executable"}
 
 

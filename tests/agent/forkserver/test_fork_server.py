@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.agent.forkserver import error_file
 from holdfast.agent.forkserver.client import ForkServer
-from holdfast.agent.forkserver.fork_server import ASKED_FOR_GPUS
+from holdfast.agent.forkserver.preloading import ASKED_FOR_GPUS
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.base.errors import Unavailable
 from holdfast.wire.messages import Program

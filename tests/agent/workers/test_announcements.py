@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.agent import probe
 from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.probe_file import side_files
 from holdfast.agent.workers import announcements
 from holdfast.agent.workers.announcements import Announcements
 from holdfast.wire import types as t
@@ -80,6 +81,17 @@ def test_where_the_state_came_from_is_reported_once(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
 
 
+def test_the_time_of_imports_is_rank_0s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[t.Event] = []
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv(probe_layout.ENV_PATH, str(tmp_path / f"j-g2-rank{rank}"))
+        side_files.leave_imports(2.5, ["torch", "lightning"])
+    assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0.imports"]
+    Announcements(reported.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
+    assert reported == [t.ImportsTimed("j", 2, 2.5, "torch,lightning")]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"step": "x", "source": 1, "seconds": 0, "bytes": 0}'])
 def test_what_cannot_be_read_is_not_reported(tmp_path: Path, text: str) -> None:
     reported: list[t.Event] = []
@@ -91,6 +103,7 @@ def test_what_cannot_be_read_is_not_reported(tmp_path: Path, text: str) -> None:
 def test_what_is_no_file_is_not_waited_for_and_looked_at_once(tmp_path: Path) -> None:
     reported: list[t.Event] = []
     os.mkfifo(tmp_path / "probe.plan")
+    os.mkfifo(tmp_path / "probe.imports")
     (tmp_path / "probe.restored").symlink_to("/proc/self/mem")
     found, key = Announcements(reported.append), ("j", 1, 0)
     found.look(key, tmp_path / "probe")

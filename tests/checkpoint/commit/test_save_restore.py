@@ -19,7 +19,7 @@ from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention, protect
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, checksums
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
 from holdfast.checkpoint.restore.inspect import find, list_checkpoints, verify
 from holdfast.checkpoint.restore.reading import read_plan
 from holdfast.checkpoint.restore.restore import load_whole, restore
@@ -27,6 +27,7 @@ from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.folder import Slot
+from holdfast.plan.tiles import TensorShard
 
 
 def test_newest_comes_back_bit_for_bit(store: FileStore) -> None:

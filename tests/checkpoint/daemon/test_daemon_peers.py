@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,6 +230,28 @@ def test_a_stream_that_breaks_off_leaves_the_copy_before_it(link: SimpleNamespac
     assert link.keeping.got == [1, 2]
     # What is there already is not sent again.
     assert push(link.address, SECRET, "n0", link.arena, second, Pace(0)) == 0
+
+
+def test_a_copy_counts_when_the_peer_has_it_and_not_when_it_is_sent(
+    link: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_arrived, may_answer = threading.Event(), threading.Event()
+
+    def received(node: str, what: object, snapshot: Snapshot) -> None:
+        has_arrived.set()
+        assert may_answer.wait(30)
+
+    monkeypatch.setattr(link.keeping, "received", received)
+    made = link.fill(1)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(push, link.address, SECRET, "n0", link.arena, made, Pace(0))
+        try:
+            assert has_arrived.wait(30)
+            with pytest.raises(TimeoutError):
+                sending.result(0.3)
+        finally:
+            may_answer.set()
+        assert sending.result(30) == link.what.num_bytes
 
 
 def test_what_arrives_altered_is_refused(link: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,9 @@ from holdfast.checkpoint.daemon.messages import (
     join_from,
     taken_from,
 )
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.snapshots.files import SOCKET
+from holdfast.plan.tiles import TensorShard
 
 FENCE = Fence(3, 2, "job", "a" * 32)
 LEADER = Leader((0, 2), {"w": GlobalTensor("w", (4, 2), "BF16")}, {"dp": 3}, {"lr": 0.1}, Retention(5, 100))

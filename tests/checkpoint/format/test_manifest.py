@@ -12,7 +12,8 @@ from holdfast.checkpoint.errors import ManifestInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, Summed, checksums
 from holdfast.checkpoint.format.manifest import Manifest, decode, encode
 from holdfast.checkpoint.format.parts import Entry, Part
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
+from holdfast.plan.tiles import TensorShard
 
 W = GlobalTensor("w", (4, 2), "F32")
 HALVES = (Entry("w", TensorShard((0, 0), (2, 2)), 64), Entry("w", TensorShard((2, 0), (2, 2)), 80))

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from layouts import filled, layouts, tensors
 
 from holdfast.checkpoint.format.arrays import HeldShard, held, to_bytes
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard, cells, pieces, runs, shards_of_run
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, pieces, runs, shards_of_run
 from holdfast.checkpoint.format.transfer import balanced, write_shares
+from holdfast.plan.tiles import TensorShard, cells
 
 BIG = GlobalTensor("w", (64, 64), "F32")
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, always
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.snapshots.peers import choose_peers
+from holdfast.plan.tiles import TensorShard
 from holdfast.wire.rollback import Rollback, counts
 from tests.checkpoint.support.layouts import filled, layouts, tensors
 from tests.checkpoint.support.threads import ThreadGroup, on_ranks

@@ -11,10 +11,11 @@ import pytest
 from holdfast.checkpoint.errors import SnapshotInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, checksums
 from holdfast.checkpoint.format.parts import header, held_bytes
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.checked_reading import CheckedReading
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
+from holdfast.plan.tiles import TensorShard
 
 TENSORS = {
     "a": GlobalTensor("a", (1300, 1000), "F32"),

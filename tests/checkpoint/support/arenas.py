@@ -1,7 +1,8 @@
 """What the arenas of these tests hold. Without torch, for processes that start often."""
 
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.snapshots.description import Description
+from holdfast.plan.tiles import TensorShard
 
 TENSORS = {
     "w": GlobalTensor("w", (64, 1000), "F32"),

@@ -14,10 +14,11 @@ from holdfast.checkpoint.commit.fence import Fence
 from holdfast.checkpoint.commit.retention import Retention
 from holdfast.checkpoint.commit.save import Saved, SavingWorkers, save
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.restore.restore import Restored, always, restore
 from holdfast.checkpoint.stores.store import Store
+from holdfast.plan.tiles import TensorShard
 
 STATE = {"model.layers": 2}
 TENSORS = {

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.format.arrays import HeldShard
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
+from holdfast.plan.tiles import TensorShard
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 

@@ -188,7 +188,7 @@ def test_metadata_of_a_size_that_no_memory_has_is_not_read(tmp_path: Path, capsy
         (["protect", "{store}", "--step", "11"], 1, "no checkpoint of step 11"),
         (["export", "{store}", "{full}", "--to", "dcp"], 2, "is not empty"),
         (["export", "{store}", "{new}", "--to", "zip"], 2, "--to"),
-        (["export", "{store}", "{new}", "--to", "hf"], 1, "was not written by holdfast train"),
+        (["export", "{store}", "{new}", "--to", "hf"], 2, "was not written by holdfast train"),
         (["import", "{full}", "{store}", "--step", "1"], 2, "is no DCP checkpoint"),
         (["import", "{new}", "{store}", "--step", "x"], 2, "--step"),
     ],

@@ -16,9 +16,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.worker.torch_state import DTYPES, of_local, place, to_torch
+from holdfast.plan.tiles import TensorShard
 
 WORLD, DP, TP = 6, 3, 2
 

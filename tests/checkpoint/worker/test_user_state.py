@@ -23,12 +23,13 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.checkpointer import _require_same_places
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.format.parts import header
-from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
+from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.format.worker_state import merged, of_worker
 from holdfast.checkpoint.restore.inspect import find
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.worker.plain_data import EntryPlace, join, name_all, split
 from holdfast.checkpoint.worker.user_state import UserState
+from holdfast.plan.tiles import TensorShard
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 

@@ -30,10 +30,10 @@ def alert(number: int, at: float, kind: KIND = KIND.LOG_RULE) -> Incident:
 
 
 def job(condition: str = "well", since: float = 0.0, id: str = "j1", submitted: float = 0.0) -> JobView:
-    return JobView(id, "llm", submitted, {**told(condition, since), "others": []})
+    return JobView(id, "llm", submitted, {**condition_doc(condition, since), "others": []})
 
 
-def told(condition: str, since: float, needs_person: bool = True) -> dict[str, Any]:
+def condition_doc(condition: str, since: float, needs_person: bool = True) -> dict[str, Any]:
     said = {"sentence": f"It is {condition}.", "doing": "", "action": "Act."}
     return {"condition": condition, "since": since, "needs_person": needs_person, **said}
 
@@ -111,10 +111,10 @@ def test_conditions_without_an_incident_are_notices_too() -> None:
 def test_a_risk_that_needs_a_person_is_a_notice_also_beside_a_worse_condition() -> None:
     book = begun()
     risky = job("slow", 60.0)
-    risky.health["others"].append(told("at risk", 100.0, needs_person=False))  # type: ignore[index]
+    risky.health["others"].append(condition_doc("at risk", 100.0, needs_person=False))  # type: ignore[index]
     book.look([], [risky], 200.0)
     assert not book.notices
-    risky.health["others"][0] = told("at risk", 100.0)  # type: ignore[index]
+    risky.health["others"][0] = condition_doc("at risk", 100.0)  # type: ignore[index]
     book.look([], [risky], 109.0)
     assert not book.notices
     book.look([], [risky], 111.0)

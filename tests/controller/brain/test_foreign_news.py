@@ -125,6 +125,10 @@ def test_an_incident_is_of_a_job() -> None:
     assert incident.source != "store" or incident.restore_s != 99.0
     v.feed(EventSeen("node0", t.StateRestored(JOB, 2, 5, "peer", 0.5, 1)))
     assert (incident.source, incident.restore_s) == ("peer", 0.5)
+    v.feed(EventSeen("node0", t.ImportsTimed("j0", 2, 9.0, "torch")))
+    assert incident.imports_s is None
+    v.feed(EventSeen("node0", t.ImportsTimed(JOB, 2, 1.5, "torch")))
+    assert (incident.imports_s, incident.frameworks) == (1.5, "torch")
 
 
 # --- answers ------------------------------------------------------------------------------------------------------
@@ -220,6 +224,7 @@ EVENT = st.one_of(
     st.builds(t.LogMatched, JOBS, WHOLE, WHOLE, WHOLE, st.just("rule"), st.just("kind"), SEVERITY, st.just("a line")),
     st.builds(t.PlanPublished, JOBS, WHOLE, st.just(b"plan")),
     st.builds(t.StateRestored, JOBS, WHOLE, WHOLE, st.just("peer"), st.just(1.0), WHOLE),
+    st.builds(t.ImportsTimed, JOBS, WHOLE, st.just(1.0), st.just("torch")),
     st.builds(t.ProgressSeen, JOBS, WHOLE, WHOLE, WHOLE, st.just("checkpoint"), WHOLE, WHOLE, st.just("x")),
     st.builds(t.AgentNotice, WHOLE, st.just("checkpoint-store"), SEVERITY, st.just("x"), JOBS),
 )

@@ -43,6 +43,16 @@ def test_a_failed_job_names_its_culprit_what_is_lost_and_where_it_resumes(
     assert judge(replace(WELL, state=JobStatus.FAILED, ended=error)).lead.basis == ("incident i7, worker-exception",)
 
 
+def test_what_there_is_for_the_next_fault_is_named_with_every_condition() -> None:
+    facts = replace(WELL, spares=2, at_risk=42.0, certificates_end=WELL.now + 80 * 86400)
+    assert judge(facts).lead.basis == ("2 spare nodes; 42 s of work not stored; certificates valid for 80 d",)
+    assert judge(replace(WELL, spares=1, at_risk=None)).lead.basis == ("1 spare node",)
+    expired = judge(replace(facts, certificates_end=WELL.now - 3 * 3600)).lead.basis
+    assert expired[0].endswith("a certificate expired 3 h ago")
+    stopped = judge(replace(facts, state=JobStatus.STOPPED)).lead
+    assert stopped.basis == ()
+
+
 @pytest.mark.parametrize("safe", [-1, None])
 def test_a_restart_that_lost_all_steps_says_so_and_needs_a_person_until_a_checkpoint_is_stored(
     safe: int | None,
@@ -187,6 +197,55 @@ def test_a_pause_is_no_lack_of_progress_and_noise_is_reported_nowhere() -> None:
     assert lead(replace(WELL, slow=(replace(SLOW, cost=0.009),)))[0] == "well"
 
 
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (JobStatus.PENDING, "Waiting for nodes for 5 min: needs 2 more."),
+        (
+            JobStatus.RECOVERING,
+            "Waiting for nodes for 4 s: rank 3 on node1: received SIGKILL. The job needs 2 more.",
+        ),
+    ],
+)
+def test_a_job_that_lost_its_nodes_waits_since_then_and_one_that_never_had_them_since_it_was_submitted(
+    state: JobStatus, says: str
+) -> None:
+    facts = replace(WELL, state=state, since=NOW - 300, reason="waiting for nodes: needs 2 more", live=KILL)
+    assert lead(facts)[1] == says
+
+
+@pytest.mark.parametrize(
+    ("count", "ends"),
+    [(1, "node0 (lost); "), (3, "node2 (lost); "), (4, "node2 (lost) and 1 more; "), (6, "node2 (lost) and 3 more; ")],
+)
+def test_of_many_nodes_in_doubt_three_are_named(count: int, ends: str) -> None:
+    sentence = lead(replace(WELL, doubtful=tuple((f"node{n}", "lost") for n in range(count))))[1]
+    assert sentence.endswith(f"{ends}no spare could take over.")
+
+
+@pytest.mark.parametrize(
+    ("others", "world", "ends"),
+    [
+        (0, 14, "longer."),
+        (0, 15, "longer, as much as 1 of 15 GPUs."),
+        (1, 64, "longer, as much as 4 of 64 GPUs. 1 more."),
+        (2, 64, "longer, as much as 4 of 64 GPUs. 2 more."),
+    ],
+)
+def test_of_several_slow_ranks_the_worst_is_named_and_its_cost_is_given_in_whole_gpus(
+    others: int, world: int, ends: str
+) -> None:
+    slow = (*(replace(SLOW, rank=n, cost=0.05) for n in range(others)), SLOW)
+    sentence = lead(replace(WELL, world=world, slow=slow))[1]
+    assert sentence.startswith("Rank 6 on node1 makes every step 7% longer")
+    assert sentence.endswith(ends)
+
+
+def test_an_hour_of_work_that_is_not_stored_is_not_yet_a_risk() -> None:
+    assert lead(replace(WELL, at_risk=3600.0))[0] == "well"
+    assert lead(replace(WELL, at_risk=3601.0))[0] == "at risk"
+
+
 def test_steps_that_take_long_are_waited_for() -> None:
     assert lead(replace(WELL, step_seconds=60.0, stepped_at=NOW - 400))[0] == "well"
     assert lead(replace(WELL, step_seconds=60.0, stepped_at=NOW - 500))[0] == "no progress"
@@ -240,3 +299,12 @@ def test_whatever_holds_there_is_one_sentence_and_one_action(facts: Facts) -> No
 )
 def test_lengths_are_said_as_people_say_them(seconds: float, says: str) -> None:
     assert length(seconds) == says
+
+
+def test_where_nobody_knows_which_step_of_the_job_it_is_the_step_is_that_of_this_life() -> None:
+    life = replace(WELL, restarts=1, step_of_life=12, max_steps=1000)
+    assert lead(life)[1] == "Training normally, at step 12 of this life, with 1 restart so far."
+    assert "since step 12 of this life" in lead(replace(life, stepped_at=NOW - 400))[1]
+    assert lead(replace(life, state=JobStatus.STOPPED))[1] == "Stopped after step 12 of this life"
+    assert "at the restart" in lead(replace(life, step_of_life=-1))[1]
+    assert lead(replace(life, state=JobStatus.FINISHED))[1] == "Finished after 893 steps in all attempts and 1 restart."

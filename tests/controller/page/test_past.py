@@ -80,3 +80,15 @@ def test_of_a_time_without_a_controller_nothing_is_made_up(held: Served, watched
     page.goto(f"{held.url}#/overview?at=1000")
     expect(page.locator("#health-sentence")).to_contain_text("nothing is kept of that time")
     watched.complaints[:] = [text for text in watched.complaints if "409" not in text]
+
+
+def test_the_lane_may_be_pressed_before_its_day_is_there(held: Served, watched: Watched) -> None:
+    watched.page.route("**/api/v1/job/day*", lambda route: None)  # never answered
+    page = open_page(watched, held)
+    page.locator("#lane").hover()
+    page.mouse.down()
+    page.mouse.move(700, 100)
+    page.mouse.move(720, 100)
+    page.mouse.up()
+    expect(page.locator("#lane-shown")).to_have_text("")
+    assert "at=" not in page.url

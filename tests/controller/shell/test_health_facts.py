@@ -10,6 +10,9 @@ from holdfast.controller.shell.job_report import job_doc
 from tests.controller.support.stage import make_shell
 from tests.controller.support.virtual import Virtual
 
+DAY = 86400.0
+CERTIFICATES = {"authority": 1_000_100 + 400 * DAY, "node1": 1_000_100 + 90 * DAY, "elsewhere": 1_000_100.0}
+"""When they end; a run of `Virtual` begins at this time."""
 BLAME = {
     "culprits": [
         {"rank": 6, "peer": -1, "node": "node1", "share": 0.1, "text": "rank 6 is slow", "by_design": False},
@@ -27,7 +30,7 @@ def training() -> Virtual:
 
 def of(v: Virtual, blame: dict[str, object] | None = None) -> dict[str, object]:
     brain = v.brain.jobs.newest
-    return health_doc(brain, job_doc(brain, v.instant), blame, v.instant)
+    return health_doc(brain, job_doc(brain, v.instant), blame, v.instant, CERTIFICATES)
 
 
 def test_who_is_slow_by_design_is_left_out() -> None:
@@ -44,7 +47,10 @@ def test_a_job_that_recovers_names_its_culprit_until_its_first_new_step() -> Non
     found = of(v)
     assert found["condition"] == "recovering"
     assert "rank 3" in str(found["sentence"])
-    assert found["basis"] == ["incident i1, worker-killed"]
+    basis = found["basis"]
+    assert isinstance(basis, list)
+    assert basis[0] == "incident i1, worker-killed"
+    assert basis[1].endswith("certificates valid for 90 d")
     v.run(5.0)
     brain = v.brain.jobs.newest
     assert facts(brain, job_doc(brain, v.instant), None, v.instant).live is None

@@ -118,6 +118,37 @@ def test_a_loop_of_attempts_that_save_says_that_they_do() -> None:
     assert v.job.progress.reported == "checkpoint out/checkpoint-40"
 
 
+def test_attempts_without_progress_are_counted_and_one_that_gets_further_begins_anew() -> None:
+    progress = Progress(counted=True)
+    for generation, (steps, seconds, save, idle) in enumerate(
+        [
+            (12, 1.0, -1, 1),  # the first
+            (12, 1.0, -1, 2),
+            (9, 1.0, -1, 3),
+            (12, 1.0, -1, 4),
+            (13, 1.0, -1, 1),  # more steps
+            (13, 1.0, -1, 2),
+            (13, 1.0, 10, 1),  # a newer checkpoint
+            (13, 1.0, 10, 2),  # the same one again
+            (13, STARTUP_S + 1.0, -1, 1),  # minutes of work
+            (13, 1.0, -1, 2),
+        ],
+        1,
+    ):
+        progress.launch(generation, 0, 0.0)
+        if save >= 0:
+            progress.saw("checkpoint", save, 1, "x")
+        progress.count_idle(progress.end(generation, "x", steps, seconds), by_steps=False, is_newer=False)
+        assert progress.idle == idle, generation
+
+
+def test_what_was_saved_with_nan_is_no_progress() -> None:
+    progress = Progress(counted=True, idle=1, longest=12)
+    progress.saw("checkpoint", 40, 1, "x")
+    progress.count_idle(progress.end(2, "x", 12, 1.0), by_steps=True, is_newer=False)
+    assert progress.idle == 2
+
+
 def test_printed_numbers_are_progress_of_a_program_whose_steps_are_unseen() -> None:
     progress = Progress()
     for generation in range(1, 9):
@@ -202,6 +233,28 @@ def test_a_script_that_numbers_its_steps_after_the_hook_saw_one_numbers_them_its
     row = v.brain.jobs.newest.c.ledger.rows[0]
     assert (row.loss, row.generation) == (2.5, 2)
     assert v.saved["job", v.job.spec.id]["progress"]["counted"] is False
+
+
+def test_after_a_restart_it_is_only_known_which_step_of_this_life_it_is_at() -> None:
+    v = counted()
+    assert v.job.step_of_life is None  # the first attempt began at 0, as its job
+    done = v.job.best_step + 1
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2)
+    assert v.job.step_of_life == -1
+    v.run_until(lambda: v.job.life_steps >= 3)
+    assert v.job.step_of_life == 2
+    assert v.job.best_step == done + 2
+    assert Job.from_doc(v.job.to_doc()).step_of_life == 2
+
+
+def test_a_program_that_numbers_its_steps_is_at_a_step_of_the_job() -> None:
+    v = Virtual()
+    v.submit()
+    v.run(3.0)
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 2)
+    assert v.job.step_of_life is None
 
 
 def test_a_job_written_by_another_version_is_read() -> None:

@@ -6,16 +6,12 @@ from collections.abc import AsyncIterator, Callable
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.base.errors import Conflict, NotFound, UsageError
-from holdfast.controller.health.facts import Facts, Fault, Pause
-from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
 from holdfast.controller.past.slowness import SlowHistory
-from holdfast.controller.shell.health_facts import health_json
 from holdfast.controller.shell.job_report import steps_doc
 from holdfast.controller.shell.log_hub import said_by
 from holdfast.controller.shell.log_tail import KeptChunk
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
-from holdfast.controller.state.model import JobStatus
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.catalog.catalog import choose, parse_suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
@@ -24,8 +20,9 @@ from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.wire import messages as msg
 from holdfast.wire.plans import encode_plan
 from holdfast.wire.types import STEP_PARTS, NodeState
+from tests.controller.support.fake_job import FakeJob
 from tests.controller.support.fake_past import fake_day, fake_then
-from tests.controller.support.fake_training import PHASES, STATES, FakeTraining
+from tests.controller.support.fake_training import PHASES, STATES
 
 ACTIVE = ("pending", "starting", "running", "recovering")
 BRIEF = (
@@ -35,7 +32,7 @@ BRIEF = (
 OPERATIONS = ["", "forward", "backward", "all_reduce", "send_forward", "optimizer"]
 
 
-class FakeFacade(FakeTraining):
+class FakeFacade(FakeJob):
     """Implements `Facade`. `submitted`, `injected`, `graces` record what was requested.
 
     It is one job itself; `add_job` gives it further ones, newest last, each another of its kind on nodes of its own.
@@ -45,18 +42,12 @@ class FakeFacade(FakeTraining):
         self, pp: int = 2, dp: int = 2, tp: int = 2, per_node: int = 4, now: float = 1_790_000_000.0, mesh: bool = True
     ) -> None:
         super().__init__(pp, dp, tp, per_node, now, mesh)
-        self.id, self.name = "job-1", "llm-175b" if self.world > 64 else "demo"
-        self.priority, self.preempt, self.queued = 0, False, False
-        self.ended_at: float | None = None
         self.others: list[FakeFacade] = []
         self.submitted: list[Json] = []
         self.injected: list[str] = []
         self.graces: list[float] = []
         self.dumps: list[bool] = []
         self.acknowledged: list[str] = []
-        self.pause: Json | None = None
-        self.facts: Facts | None = None
-        """What its health is judged by, instead of what it does."""
         self.checkpoints = 0
         self.diagnosed: list[Json] = []
         self.traced: tuple[SpanTable, JobShape] | None = None
@@ -145,70 +136,6 @@ class FakeFacade(FakeTraining):
     def health(self, id: str = "") -> Json | None:
         job = self.job(id)
         return job["health"] if job is not None else None
-
-    def health_now(self) -> Json:
-        if self.facts is not None:
-            return health_json(judge(self.facts))
-        state = JobStatus(self.job_state)
-        open_ = next((one for one in self.incidents() if one["state"] in ("open", "recovering")), None)
-        live = _fault(open_) if open_ else None
-        pause = self.pause and Pause(
-            self.pause["life"], self.pause["text"], self.pause["since"], self.pause["limit_seconds"], None
-        )
-        last = self.rows[-1] if self.rows else None
-        return health_json(
-            judge(
-                Facts(
-                    now=self.now, state=state, since=self.started, restarts=self.generation - 1, step=self.step,
-                    max_steps=5000, step_seconds=last.seconds if last else None, world=self.world, nodes=self.num_nodes,
-                    is_queued=self.queued, live=live, pause=pause, safe=self.step,
-                )
-            )
-        )  # fmt: skip
-
-    def document(self) -> Json:
-        last = self.rows[-1] if self.rows else None
-        return {
-            "id": self.id,
-            "name": self.name,
-            "state": self.job_state,
-            "reason": "recovering from " + self.known_incidents[0]["kind"] if self.script else "",
-            "priority": self.priority,
-            "preempt": self.preempt,
-            "queued": self.queued,
-            "generation": self.generation,
-            "world_size": self.world,
-            "nnodes": self.num_nodes,
-            "node_counts": [self.num_nodes],
-            "nproc_per_node": self.per_node,
-            "program": {"target": "train.py", "args": ["--config", "demo.toml"], "module": False},
-            "submitted_at": self.started,
-            "started_at": self.started,
-            "ended_at": self.ended_at,
-            "exit_code": None,
-            "step": self.step,
-            "loss": last.loss if last else math.nan,
-            "tokens_per_s": last.tokens / last.seconds if last else None,
-            "step_seconds": last.seconds if last else None,
-            "mfu": 0.41 if last else None,
-            "restarts": self.generation - 1,
-            "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
-            "time": {
-                "wall": 110.5,
-                "productive": 99.0,
-                "unsaved": 1.0,
-                "queued": 6.0,
-                "lost": {"restore": 4.5, "recompute": 0.5 if self.numbers_steps else None},
-                "last_hour": 0.96,
-                "last_day": 0.971,
-            },
-            "health": self.health_now(),
-            "pause": self.pause,
-            "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
-            "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
-            "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
-            "max_steps": 5000,
-        }
 
     def ranks(self, id: str = "") -> Json:
         if (job := self.of(id)) is not self:
@@ -491,14 +418,6 @@ class FakeFacade(FakeTraining):
 def _rounded(value: float | None) -> float | None:
     """As the controller rounds the columns of its ranks."""
     return None if value is None else round(value, 4)
-
-
-def _fault(incident: Json) -> Fault:
-    return Fault(
-        str(incident["id"]), incident["kind"], incident["culprit"], incident["summary"], incident["opened"],
-        action=incident["action"] or "", phase=incident["phases"][-1]["name"],
-        is_recovering=incident["state"] == "recovering",
-    )  # fmt: skip
 
 
 def traced(facade: FakeFacade) -> tuple[SpanTable, JobShape]:

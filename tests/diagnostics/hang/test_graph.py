@@ -200,6 +200,18 @@ def test_an_unknown_worker_that_others_lack_does_not_run() -> None:
     assert (verdict.reason, verdict.suspects) == (Reason.STOPPED, (2,))
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("begun", [4, 5, 9])
+def test_a_dead_rank_has_not_come_whatever_it_had_begun(begun: int, is_inside: bool) -> None:
+    """It may have died with its part half sent: its peers wait for it, and for no one else."""
+    alive = [state(r, WORLD, 4) for r in (0, 1, 3)]
+    last = replace(state(2, WORLD, 4) if is_inside else state(2), is_alive=False, begun={WORLD: begun})
+    verdict = judge([*alive, last])
+    assert verdict is not None
+    assert (verdict.reason, verdict.suspects) == (Reason.STOPPED, (2,))
+    assert str(verdict.waits[0]).endswith("ranks 0-1,3, without 2")
+
+
 def test_of_several_outside_the_one_behind_its_peers_is_named() -> None:
     """Hosts that only hand work to their GPUs wait outside of operations."""
     found = judge([state(0, WORLD, 4), *(WaitState(r, begun={WORLD: 5 - (r == 2)}) for r in (1, 2, 3))])

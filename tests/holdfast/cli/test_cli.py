@@ -207,6 +207,7 @@ def test_run_takes_torchruns_options(
             "log_dir": "",
             "redirects": "0",
             "stdin": "",
+            "preload": [],
         },
         "nnodes": 2,
         "node_counts": [1],

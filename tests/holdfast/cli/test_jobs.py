@@ -187,6 +187,13 @@ def test_run_gives_its_place_in_the_queue(fake: FakeController, capsys: Capture,
     assert "--priority" in capsys.readouterr().err
 
 
+def test_run_gives_the_modules_to_preload(fake: FakeController, script: str) -> None:
+    assert main(["run", "--preload", "lightning,torch.nn,lightning", "--detach", script]) == 0
+    spec = next(asked[2] for asked in fake.asked if asked[1] == "/jobs")
+    assert spec is not None
+    assert spec["program"]["preload"] == ["lightning", "torch.nn"]
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

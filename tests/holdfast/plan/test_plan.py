@@ -103,6 +103,20 @@ def test_text_is_that_of_torch() -> None:
     assert from_csv("0F0,,0B0,\n")[0] == (Action(Op.FORWARD, 0, 0), Action(Op.BACKWARD, 0, 0))
 
 
+def test_ranks_and_places_are_inverse_where_sizes_are_no_powers_of_two() -> None:
+    mesh = Mesh.of(pp=3, dp=5, tp=3)
+    assert [mesh.rank(**mesh.coordinate(rank)) for rank in range(45)] == list(range(45))
+    assert mesh.rank(pp=2, dp=4, tp=2) == 44
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_halves_of_a_backward_take_half_of_it(chunks: int) -> None:
+    takes = durations(3.0, 8.0, chunks)
+    expected = {Op.FORWARD: 3.0, Op.RECOMPUTE: 3.0, Op.BACKWARD: 8.0, Op.BACKWARD_INPUT: 4.0, Op.BACKWARD_WEIGHT: 4.0}
+    for op in Op:
+        assert takes(Action(op, 0, -1 if op in WHOLE_STAGE else 0)) == expected.get(op, 0.0) / chunks
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -219,6 +233,12 @@ def test_lists_that_wait_for_each_other_are_named_and_never_simulated_for_ever()
     assert fault.startswith("the lists wait for each other for ever: ")
     with pytest.raises(ValueError, match="never ends"):
         simulate(plan, durations(1, 1))
+
+
+@pytest.mark.parametrize(("last", "faults"), [(1, 0), (2, 1), (3, 1)])
+def test_micro_batches_are_those_of_the_plan(last: int, faults: int) -> None:
+    plan = plan_of(TWO_RANKS.replace("0F1", f"0F{last}"))
+    assert sum("0F" in fault and "is of no micro-batch of 2" in fault for fault in verify(plan)) == faults
 
 
 def test_stages_must_cover_the_layers_on_ranks_that_are_there() -> None:

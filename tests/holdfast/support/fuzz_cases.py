@@ -50,6 +50,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "evict": ("node0",),
     "simulate": ("--nodes", "2", "--spares", "0", "--gpus", "1", "--days", "0.01"),
     "replay": ("gone",),
+    "schedules": ("1f1b",),
     "diagnose": (),
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),
     "agent": ("--no-warm", "--state-dir", "state", "--controller", "127.0.0.1:1"),
@@ -80,14 +81,16 @@ KINDS = {
     "[RANK|NODE]": "text", "REGEX": "text", "LEVEL": "text", "LINE": "text",
     "FIGURE": "text", "[NAME|ID]": "text", "[RECEIVER]": "text",
     "NAME|NAME=VALUE": "text", "N|RANK:N,...": "text", "RANK,...": "text", "SIGNAL,...": "text", "TEXT,...": "text",
+    "MODULE,...": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
-    "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
+    "N|auto|gpu|cpu": "text", "SIZE": "number", "[NAME]": "text", "cuda|cpu": "text",
+    "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
 }  # fmt: skip
 """What an option takes, by what stands for its value in the help."""
 
 SPECIAL = {
     "state_dir": "folder", "sysfs_root": "folder", "controller": "host", "record": "output", "output_file": "output",
-    "log_dir": "folder",
+    "log_dir": "folder", "draw": "output",
 }  # fmt: skip
 
 
@@ -98,7 +101,10 @@ NO_FILES = ("empty", "nothing", "standard input", "file: empty", "file: bad.toml
 
 LEGAL = {
     "run --max-restarts: negative", "run --priority: negative", "controller --max-restarts: negative",
-    "simulate --seed: a billion", "top --rows: a billion", "top --rows: 64 bits",
+    "simulate --seed: a billion",
+    *(f"schedules --{name}-bytes: {value}" for name in ("activation", "weight", "message")
+      for value in ("empty", "a billion")),
+    "schedules --memory: empty", "top --rows: a billion", "top --rows: 64 bits",
     "inject fault: a billionth rank", "checkpoint prune --keep: a billion", "checkpoint prune --keep: 64 bits",
     "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")

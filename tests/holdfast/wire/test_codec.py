@@ -141,6 +141,7 @@ IDENTITY = t.Identity(
         msg.ClockRequest(1 << 60),
         msg.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
         msg.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
+        msg.Numbered(9, t.ImportsTimed("j", 2, 8.25, "torch,lightning")),
         msg.Numbered(8, t.ProgressSeen("j", 2, 0, 7, "checkpoint", -1, 3, "out/step_40.pt")),
         msg.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),
     ],
@@ -149,7 +150,7 @@ def test_agent_messages_survive_the_wire(message: msg.AgentMessage) -> None:
     assert wire.decode_agent(wire.encode_agent(message)) == message
 
 
-PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True)
+PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True, preload=("lightning", "a.b"))
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,29 @@ def test_ranks_may_be_steps_apart(nodes: list[Node], shards: Shards) -> None:
     assert same(fast.read(3), own.read(3))
 
 
+def test_a_block_that_does_not_match_its_checksum_is_not_there_yet(tmp_path: Path, shards: Shards) -> None:
+    """Each replica's own: on a machine that orders writes loosely, a reader may see one whole and the other half."""
+    block = 2 * 8 * SIZE * MICRO_BATCHES * LENGTH
+    text = {"samples": SIZE * MICRO_BATCHES, "seq_len": LENGTH}
+    writer = Ring.create(tmp_path, 2, 2, block, text)
+    for replica in (0, 1):
+        writer.register(replica, replica)
+    reader = Ring.open(writer.path)
+    pairs = [batches(shards, seed).read(0, range(MICRO_BATCHES)) for seed in (1, 2)]
+    writer.put(0, pairs)
+    assert all(same(reader.take(0, replica) or pairs[1 - replica], pairs[replica]) for replica in (0, 1))
+    for half in (0, 1):  # inputs, targets
+        written = writer.take(0, 1)
+        assert written is not None
+        written[half][-1, -1] ^= 1
+        assert reader.take(0, 1) is None
+        assert same(reader.take(0, 0) or pairs[1], pairs[0])
+        written[half][-1, -1] ^= 1
+        assert same(reader.take(0, 1) or pairs[0], pairs[1])
+    reader.close()
+    writer.close(remove=True)
+
+
 def test_what_cannot_be_read_fails_the_step_that_needs_it(memory: Path, shards: Shards) -> None:
     loader = Loader(batches(shards), 8, 1, 2, 100)
     feed = SharedFeed(Ring.open(loader.ring.path), 0, 0, 20.0)

@@ -82,6 +82,29 @@ def test_lamb_bounds_the_norm_and_survives_zeros() -> None:
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "shares"),
+    [
+        (0.0, 0.0, [1.0, 2.0, 8.0]),
+        (1.5, 0.0, [1.5, 2.0, 8.0]),
+        (0.0, 5.0, [1.0, 2.0, 5.0]),
+        (1.5, 5.0, [1.5, 2.0, 5.0]),
+        (9.0, 0.0, [9.0, 9.0, 9.0]),
+        (3.0, 3.0, [3.0, 3.0, 3.0]),
+    ],
+)
+def test_lamb_keeps_each_tensors_norm_within_both_bounds(low: float, high: float, shares: list[float]) -> None:
+    """Norms of 1, 2 and 8: what a tensor moves by, in units of the rate."""
+    rule, tensors = lamb(OptimConfig(weight_decay=0.0, trust_low=low, trust_high=high), (8, 4), (5,), (3, 3))
+    with torch.no_grad():
+        for tensor, norm in zip(tensors, (1.0, 2.0, 8.0), strict=True):
+            tensor *= norm / tensor.norm()
+    start = [t.detach().clone() for t in tensors]
+    rule.update(0.01, 0)
+    moved = [float((new.detach() - old).norm()) / 0.01 for old, new in zip(start, tensors, strict=True)]
+    assert moved == pytest.approx(shares, rel=1e-4)
+
+
+@pytest.mark.parametrize(
     ("decay", "rates"),
     [
         ("cosine", [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]),

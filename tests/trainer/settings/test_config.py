@@ -133,7 +133,7 @@ def test_every_factorisation_of_eight_has_a_plan() -> None:
         (
             {"parallel.schedule": "interleaved-zero-bubble", "parallel.pp": 2, "train.micro_batches": 5},
             2,
-            "interleaved-zero-bubble needs 5 micro-batches in each replica to fill whole rounds of 2",
+            "interleaved-zero-bubble needs rounds of equal size: 5 micro-batches in 2 rounds leave 1 over",
         ),
         (
             {"parallel.chunks": 2},

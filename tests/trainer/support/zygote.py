@@ -51,12 +51,17 @@ def run_job(
     kill: dict[str, int] | None = None,
     number: int = signal.SIGKILL,
 ) -> dict[str, Any]:
-    """Fork `world` ranks; `kill` maps ranks to the step whose mark file triggers the signal `number`."""
+    """Fork `world` ranks; `kill` maps ranks to the step whose mark file triggers the signal `number`.
+
+    A rank that stops without ending is not waited for; `ends_s` are each rank's seconds from there to its end.
+    """
     started = time.perf_counter()
     struck = {int(rank): step for rank, step in (kill or {}).items()}
     store, port = fork_store()
     pids: dict[int, int] = {}
     ends: dict[int, int] = {}
+    at_end: dict[int, float] = {}
+    stopped: dict[int, float] = {}
     try:
         for rank in range(world):
             environment = {
@@ -75,12 +80,14 @@ def run_job(
                 environment[STRUCK_AT] = str(struck[rank])
             pids[rank] = fork_rank(task, args, Path(folder), environment)
         give_up = time.monotonic() + deadline_s
-        while len(ends) < world and time.monotonic() < give_up:
+        while len(ends | stopped) < world and time.monotonic() < give_up:
             for rank, pid in pids.items():
                 if rank not in ends:
-                    done, status = os.waitpid(pid, os.WNOHANG)
-                    if done:
-                        ends[rank] = os.waitstatus_to_exitcode(status)
+                    done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+                    if done and os.WIFSTOPPED(status):
+                        stopped.setdefault(rank, time.monotonic())
+                    elif done:
+                        ends[rank], at_end[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
             for rank, step in struck.items():
                 if rank not in ends and (Path(folder) / f"mark-{rank}-{step}").exists():
                     os.kill(pids[rank], number)
@@ -99,6 +106,7 @@ def run_job(
         "exits": [ends.get(rank) for rank in range(world)],
         "results": results,
         "seconds": time.perf_counter() - started,
+        "ends_s": {rank: at - min(stopped.values()) for rank, at in at_end.items()} if stopped else {},
     }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
+from holdfast.cli.main import main as holdfast
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import open_corpus
@@ -116,14 +117,33 @@ def test_a_llama_goes_out_and_comes_back(
     assert again["results"][0]["losses"][0] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_what_is_no_llama_is_refused(
+def test_training_goes_on_from_what_came_back_from_dcp(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    store, other = f"file://{tmp_path}/store", f"file://{tmp_path}/other"
+
+    def losses(folder: str, steps: int, url: str) -> list[float]:
+        argv = [*tiny, "--dp", "2", "--store", url, "--steps", str(steps)]
+        done = zygote.run("train", 2, tmp_path / folder, args={"argv": argv})
+        assert done["exits"] == [0, 0]
+        found: list[float] = done["results"][0]["losses"]
+        return found
+
+    losses("begun", 2, store)
+    assert holdfast(["checkpoint", "export", store, str(tmp_path / "dcp"), "--to", "dcp"]) == 0
+    assert holdfast(["checkpoint", "import", str(tmp_path / "dcp"), other, "--step", "2"]) == 0
+    there, here = losses("there", 4, other), losses("here", 4, store)
+    assert len(here) == 2
+    assert there == here
+
+
+def test_what_transformers_does_not_compute_is_refused(
     zygote: Zygote, tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    argv = [*tiny, "--set", "model.window=8"]
     store = ["--store", str(tmp_path / "store")]
-    done = zygote.run("command", 1, tmp_path / "run", args={"argv": [*tiny, *store, "--steps", "1"]})
+    done = zygote.run("command", 1, tmp_path / "run", args={"argv": [*argv, *store, "--steps", "1"]})
     assert done["results"][0]["code"] == 0
     for argv, says in (
-        ([*store, "--export-hf", str(tmp_path / "out")], "this one has model.block = parallel, model.mlp = gelu"),
+        ([*store, "--export-hf", str(tmp_path / "out")], "needs model.window = 0: train with that, or use"),
         (["--export-hf", str(tmp_path / "out")], "--sample and --export-hf need --store"),
         (["--import-hf", str(tmp_path)], "config.json: No such file or directory; name a folder"),
         (["--sample", "x", "--temperature", "-1", *store], "--tokens and --temperature must be 0 or more"),

@@ -51,6 +51,7 @@ def complete(line: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> lis
         ("diagnose --test ge", ["gemm"]),
         ("controller --notify s", ["slack="]),
         ("demo --fault seg", ["segfault"]),
+        ("schedules inter", ["interleaved", "interleaved-zero-bubble"]),
     ],
 )
 def test_names_are_completed(

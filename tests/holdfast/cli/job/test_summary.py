@@ -49,3 +49,23 @@ def test_before_any_step_there_is_no_time_to_show() -> None:
     assert summary(job, [], None) == [
         "0 steps, 0 restarts, 1 generation", "no incidents", "job train stopped after step -1: by hand",
     ]  # fmt: skip
+
+
+def test_what_an_agent_says_of_its_node_is_shown_whole() -> None:
+    said = INCIDENT | {"kind": "agent", "action": "alert", "summary": "node0: --preload: broken; workers start without"}
+    assert "incident i1: agent on node0: --preload: broken; workers start without" in summary(
+        job_as("finished"), [said], None
+    )
+
+
+def test_the_newest_hint_comes_once_after_the_incidents() -> None:
+    hint = "imports took 8.1 of 9.4 s of this recovery: --preload lightning would save most of it"
+    incidents = [INCIDENT | {"id": f"i{n}", "hint": f"{hint} {n}" if n < 3 else None} for n in (3, 2, 1)]
+    lines = summary(job_as("finished"), incidents, None)
+    assert [line for line in lines if "hint" in line] == [f"hint: {hint} 2"]
+    assert lines.index(f"hint: {hint} 2") == max(i for i, line in enumerate(lines) if line.startswith("incident ")) + 1
+
+
+def test_steps_of_which_only_the_number_is_known_are_no_steps_of_the_job() -> None:
+    lines = summary(job_as("finished", step=60, step_of_life=39, max_steps=100), [], None)
+    assert lines[0].startswith("61 steps in all attempts (40 of this life), 0 restarts")

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from holdfast.cli.job.job import step_text
 from holdfast.cli.look.glance import overview
 from tests.holdfast.support.fake_controller import INCIDENT, Json, health_as, job_as
 
@@ -93,6 +94,14 @@ def test_a_calm_job_has_room_to_spare(width: int, height: int) -> None:
     assert "nodes  2 healthy" in lines
     assert len(lines) < 15
     assert not [line for line in lines if line.startswith("incident ") or "…" in line]
+
+
+def test_a_step_of_this_life_is_not_shown_as_one_of_the_job() -> None:
+    lines = "\n".join(drawn(status_as(job_as("running", step=60, step_of_life=12), [], {}), 200, None))
+    assert "step 12 of this life" in lines
+    assert "60" not in lines
+    assert step_text(job_as("running", step=60, step_of_life=12)).startswith("12 of this life (61 steps in all")
+    assert step_text(job_as("running", steps_counted=True)) == "7 of 10 (counted: the program numbers none)"
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)

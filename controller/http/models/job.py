@@ -1,0 +1,142 @@
+"""A job, its health and its plan, over HTTP."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from holdfast.controller.http.models.base import Answer, Instant, Number, Sizes
+
+
+class Program(Answer):
+    target: str
+    args: list[str]
+    module: bool
+
+
+class Placement(Answer):
+    node: str
+    ranks: list[int]
+
+
+class AtRisk(Answer):
+    worker: Number = Field(description="Seconds of work lost if a worker failed now.")
+    node: Number = Field(description="The same if a node and its memory failed now.")
+    job: Number = Field(description="The same if the whole job failed now.")
+
+
+class Spent(Answer):
+    wall: float = Field(description="Seconds since the job was submitted: the sum of the others.")
+    productive: float = Field(description="Steps that can no longer be lost.")
+    unsaved: float = Field(description="Steps that a fault could still lose, and the running step.")
+    queued: float = Field(description="Waiting for nodes: neither productive nor lost, and no part of the goodput.")
+    lost: dict[str, Number] = Field(
+        description="By reason. Null: unknown, as the repeated work of a program that does not number its steps."
+    )
+    last_hour: Number = Field(description="Share of the last hour in useful steps, saved or not.")
+    last_day: Number = Field(description="The same of the last 24 hours, or since the controller started.")
+
+
+class JobPause(Answer):
+    life: Literal["busy", "idle", "unknown"] = Field(description="Activity of the ranks that hold up the job.")
+    text: str = Field(description="The ranks, their activity, and the number of waiting ranks.")
+    place: str = Field(description="Place in the script, if known.")
+    ranks: list[int]
+    waiting: int = Field(description="How many ranks wait for them.")
+    since: float = Field(description="When the last rank stopped moving, Unix time.")
+    seconds: float
+    limit_seconds: Number = Field(description="Duration until the restart; of idleness, if it is idle.")
+    usual_seconds: float = Field(description="The longest pause at the same place that ended by itself; 0: none.")
+
+
+class Condition(Answer):
+    condition: Literal[
+        "failed", "stopped", "no progress", "recovering", "slow", "paused", "at risk", "waiting for nodes", "starting",
+        "well", "finished"
+    ]  # fmt: skip
+    sentence: str = Field(description="What it is, since when, and what it costs.")
+    since: float
+    action: str = Field(description="The one next action of a person.")
+    needs_person: bool = Field(description="It does not end by itself.")
+    doing: str = Field(description="What Holdfast does about it; empty: nothing.")
+    usual_s: Number = Field(description="How long that usually takes.")
+    basis: list[str] = Field(description="Incidents and texts of blame that it rests on.")
+    remedy: Literal["", "incident", "stacks", "diagnose", "blame", "nodes", "checkpoint"] = Field(
+        description="What a view offers for the action; empty: nothing."
+    )
+    target: str = Field(description="The incident or the node of the remedy.")
+    rank: int | None = Field(description="The culprit, if it is one rank.")
+
+
+class Health(Condition):
+    """The leading condition of a job: the worst of those that hold."""
+
+    others: list[Condition] = Field(description="The others, the worst first.")
+
+
+class _AnyJob(Answer):
+    id: str
+    name: str = Field(description="Unique among active jobs.")
+    state: Literal["pending", "starting", "running", "recovering", "finished", "failed", "stopped"]
+    reason: str | None = Field(description="Reason of this state.")
+    priority: int = Field(default=0, description="Higher values get nodes first.")
+    preempt: bool = Field(default=False, description="Whether it takes nodes from jobs with a lower priority.")
+    generation: int = Field(description="Goes up by one with every (re)start.")
+    nnodes: int
+    nproc_per_node: int
+    step: int = Field(description="Last finished step; -1: none. See `steps_counted`.")
+    step_of_life: int | None = Field(
+        default=None,
+        description="Newest step since the last restart (-1: none), shown instead of `step` where it is not known "
+        "which step of the job that is; null: `step` is known.",
+    )
+    max_steps: int | None
+    restarts: int
+    submitted_at: Instant
+    started_at: Instant
+    ended_at: Instant
+    exit_code: int | None
+
+
+class JobBrief(_AnyJob):
+    nodes: list[str] = Field(default=[], description="Nodes of the job, by group rank; left out in events.")
+
+
+class Job(_AnyJob):
+    world_size: int
+    node_counts: list[int] = Field(description="All permitted numbers of nodes; nnodes is the present one.")
+    program: Program
+    loss: Number
+    tokens_per_s: Number
+    step_seconds: Number = Field(description="Median of the last steps.")
+    mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
+    goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
+    time: Spent = Field(description="Use of the job time, in seconds.")
+    health: Health = Field(description="Its condition, decided once for every view.")
+    pause: JobPause | None = Field(default=None, description="Set if no rank finishes a step and none is dead.")
+    at_risk: AtRisk | None = Field(description="Cost of a fault now; null when the job has ended.")
+    sizes: Sizes | None = Field(description="Sizes of the mesh: pp, dp, tp.")
+    assignment: list[Placement]
+    steps_counted: bool = Field(
+        default=False, description="A hook counts the steps of all attempts: the program numbers none."
+    )
+    progress: str | None = Field(default=None, description="Latest progress in its checkpoints, else in its log.")
+    queued: bool = Field(default=False, description="The job waits only for nodes of other jobs.")
+
+
+class Layers(Answer):
+    first: int = Field(description="First layer of the stage.")
+    stop: int = Field(description="The layer after its last one.")
+    rank: int = Field(description="Pipeline rank that holds it.")
+
+
+class Plan(Answer):
+    job: str
+    generation: int
+    schedule: str
+    micro_batches: int = Field(description="Micro-batches per step and replica.")
+    axes: list[tuple[str, int]] = Field(description="The mesh, slowest axis first.")
+    stages: list[Layers] = Field(description="By stage number.")
+    orders: list[list[str]] = Field(description="By pipeline rank, the ids of its actions: stage, op, micro-batch.")
+    replicas: list[list[int]] = Field(
+        default=[], description="Of each pipe after the first, the pipeline rank of every stage; most have none."
+    )

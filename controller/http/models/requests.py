@@ -1,0 +1,91 @@
+"""What is asked for over HTTP."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from holdfast.controller.http.models.base import Request
+
+
+class ProgramSpec(Request):
+    target: str = Field(min_length=1, description="Path of a script or, with `module`, name of a module.")
+    args: list[str] = Field(default=[], description="Its arguments.")
+    module: bool = Field(default=False, description="Start `target` as `python -m` does.")
+    cwd: str = Field(default="", description="Working directory on the nodes; empty: the agent's own.")
+    env: dict[str, str] = Field(default={}, description="Environment variables to add.")
+    hooks: bool = Field(default=True, description="Watch optimizer steps and collectives of unmodified scripts.")
+    warm: bool = Field(default=True, description="Fork from the fork server; else start a fresh interpreter.")
+    executable: bool = Field(default=False, description="Execute `target` itself, not as a Python script.")
+    virtual_local_rank: bool = Field(default=False, description="Each worker sees its GPU only, as local rank 0.")
+    log_dir: str = Field(default="", description="Absolute folder on the nodes for files of redirected streams.")
+    redirects: str = Field(
+        default="0",
+        pattern=r"^([0-3]|\d+:[0-3](,\d+:[0-3])*)$",
+        description="Streams that go to files there, in torchrun's form: 0 to 3, or by local rank `0:3,1:1`.",
+    )
+    stdin: str = Field(
+        default="",
+        description="Standard input of the job's worker, if it has one: this path with `.GENERATION`, a named pipe.",
+    )
+    preload: list[Annotated[str, Field(max_length=200, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]] = Field(
+        default=[],
+        max_length=100,
+        description="Modules that a fork server of this job imports, so that restarted workers need not. Without "
+        "effect on fresh interpreters and executables.",
+    )
+
+
+class JobLimits(Request):
+    hang_steps: float | None = Field(
+        default=None, gt=0, le=1e6, description="Median steps until a worker that cannot continue counts as dead."
+    )
+    hang_floor: float | None = Field(default=None, ge=0, le=1e6, description="Seconds added to that.")
+    hang_limit_start: float | None = Field(
+        default=None, gt=0, le=1e8, description="Seconds, instead of both, before the first step and without steps."
+    )
+    stuck_limit: float | None = Field(
+        default=None, gt=0, le=1e8, description="Seconds without a byte in an operation that all ranks have entered."
+    )
+    pause_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds that a busy pause may last.")
+    idle_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds that an idle pause may last.")
+    idle_limit_start: float | None = Field(
+        default=None, gt=0, le=1e8, description="The same before the first step, and where no steps are expected."
+    )
+    pause_alert: float | None = Field(default=None, gt=0, le=1e8, description="Seconds until an alert.")
+
+
+class RestartSpec(Request):
+    dump: bool = Field(default=False, description="Record the stacks of all workers in the incident first.")
+
+
+class JobSpec(Request):
+    name: str = Field(
+        default="job",
+        min_length=1,
+        max_length=200,
+        description="Name on the page and in metrics. If an active job has the same name, a number is appended.",
+    )
+    program: ProgramSpec
+    nnodes: int = Field(default=1, ge=1, description="How many nodes to train on.")
+    nproc_per_node: int = Field(default=1, ge=1, description="How many workers on each.")
+    max_restarts: int | None = Field(
+        default=None, ge=-1, description="Restarts before the job is marked failed; -1: while it advances."
+    )
+    node_counts: list[int] = Field(default=[], description="Smaller numbers of nodes that the job may run on.")
+    max_steps: int | None = Field(default=None, ge=1, description="Last step of the job, if known: for its progress.")
+    faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
+    limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Higher values get nodes first.")
+    preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
+
+
+class StopSpec(Request):
+    grace: float = Field(default=10.0, ge=0, le=3600, description="Seconds from SIGTERM to SIGKILL.")
+
+
+class FaultSpec(Request):
+    fault: str = Field(
+        min_length=1,
+        description="`KIND[@STEP]:TARGET`; without a step at once.",
+        examples=["kill@20:rank3", "stop:node1"],
+    )

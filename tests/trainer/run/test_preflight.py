@@ -1,0 +1,54 @@
+"""What is refused before torch is imported, and that it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forked import REPOSITORY
+
+from holdfast.base.errors import UsageError
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.run.preflight import check_job
+
+
+@pytest.mark.parametrize(
+    ("argv", "world", "says"),
+    [
+        (["--tp", "3"], 3, "model.heads = 8 is not divisible by tp"),
+        (["--tp", "2"], 3, "pp x dp x tp is 2, the world size is 3"),
+        (["--pp", "2", "--set", "parallel.chunks=2"], 2, "needs parallel.schedule to be one of"),
+        (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
+        (["--store", "file://host/x"], 1, "three slashes"),
+    ],
+)
+@pytest.mark.parametrize("here", [True, False])
+def test_settings_are_refused_wherever_the_ranks_are(argv: list[str], world: int, says: str, here: bool) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_job(parse(argv), world, here)
+
+
+def test_folders_are_those_of_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for argv in (["--data", str(tmp_path / "gone")], ["--store", str(tmp_path / "file" / "x")]):
+        check_job(parse(argv), 1, here=False)
+        with pytest.raises(UsageError, match=r"no such folder|Not a directory"):
+            check_job(parse(argv), 1)
+
+
+def test_settings_that_work_are_let_through(tmp_path: Path) -> None:
+    check_job(parse(["--pp", "2", "--dp", "2", "--data", str(tmp_path), "--store", str(tmp_path / "new")]), 4)
+
+
+@pytest.mark.parametrize("argv", [["--set", "model.heads=5"], ["--tp", "3"], ["--data", "/gone"]])
+def test_the_trainer_refuses_before_it_imports_torch(argv: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from holdfast.trainer.__main__ import main;"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *argv]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("holdfast train: ")

@@ -66,8 +66,7 @@ class RankMesh:
         layout = self.layout
         columns = sorted({p for stage in layout.stages_of(self.pp_rank) for p in layout.ranks_of(stage)})
         ranks = [(p * layout.dp + d) * layout.tp + self.tp_rank for p in columns for d in range(layout.dp)]
-        group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True, group_desc="pipes")
-        return group
+        return group_of(ranks, self.timeout, "pipes")
 
     @property
     def has_loss(self) -> bool:

@@ -46,3 +46,13 @@ def test_every_group_of_a_job_has_the_timeout(zygote: Zygote, tiny: list[str], t
     for found in done["results"]:
         assert {"world", "pp", "dp", "tp", "tied", "stage"} <= found.keys()
         assert {seconds for group in found.values() for seconds in group} == {17.0}
+
+
+def test_the_group_of_all_pipes_has_the_timeout(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    layout = ["--pp", "2", "--dp", "2", "--set", "parallel.schedule=chimera", "--set", "parallel.zero=0"]
+    argv = [*tiny, *SMALL, *layout, "--set", "parallel.timeout_s=17"]
+    done = zygote.run("stopping:timeouts", 4, tmp_path, args={"argv": argv}, deadline_s=60.0)
+    assert done["exits"] == [0] * 4
+    for found in done["results"]:
+        assert "pipes" in found
+        assert {seconds for group in found.values() for seconds in group} == {17.0}

@@ -19,6 +19,7 @@ CASES: dict[str, tuple[int, list[str]]] = {
     **{f"{name} pp4": (4, ["pp=4", f"schedule={name}"]) for name in SCHEDULES},
     **{f"{name} pp2 dp2 zero1": (4, ["pp=2", "dp=2", "zero=1", f"schedule={name}"]) for name in SCHEDULES},
     **{f"{name} pp2 dp2 zero2": (4, ["pp=2", "dp=2", "zero=2", f"schedule={name}"]) for name in ("1f1b", "zbv")},
+    **{f"{name} pp2 dp2 zero0": (4, ["pp=2", "dp=2", "zero=0", f"schedule={name}"]) for name in ("bfs", "zbv")},
     **{f"1f1b pp2 dp2 zero3 {n}": (4, ["pp=2", "dp=2", "zero=3", f"zero_reduce={n}"]) for n in ("each", "last")},
     "bfs pp2 dp2 zero3 stage": (4, ["pp=2", "dp=2", "zero=3", "zero_unit=stage", "schedule=bfs"]),
     "zbv pp2 dp2 zero3 stage": (4, ["pp=2", "dp=2", "zero=3", "zero_unit=stage", "schedule=zbv"]),

@@ -36,7 +36,7 @@ def rows() -> list[tuple[str, ...]]:
         figures = (
             f"{one['makespan']:g}",
             f"{one['bubble']:.1%}",
-            f"{held / chunks:g}" + (f" ({held} x 1/{chunks})" if chunks > 1 else ""),
+            f"{held / chunks:g}" + (f" ({held:g} x 1/{chunks})" if chunks > 1 else ""),
             f"{max(one['messages'])}",
             f"{slow[name]['makespan']:g}",
             f"{posted[name]['makespan']:g}",

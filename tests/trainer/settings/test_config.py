@@ -26,6 +26,10 @@ def test_flags_outrank_overrides_outrank_the_file(tmp_path: Path) -> None:
     assert config.optim.lr == 1.0
 
 
+def test_the_schedule_has_a_flag() -> None:
+    assert parse(["--pp", "4", "--schedule", "chimera"]).parallel.schedule == "chimera"
+
+
 def test_overrides_read_toml_and_plain_words() -> None:
     assert parse_override('data.suffixes=[".md"]') == ("data.suffixes", [".md"])
     assert parse_override("parallel.schedule=gpipe") == ("parallel.schedule", "gpipe")

@@ -12,7 +12,7 @@ SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 
   --then -m "slow and calm" -- -m "slow and not aside and not calm"
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
-.PHONY: setup demo test fast mutants gallery pictures lint format docs proto proto-check page-check wheel-check clean
+.PHONY: setup demo test fast mutants rows gallery pictures lint format docs proto proto-check page-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ lint: setup
 mutants: setup
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[mutants]'
 	$(BIN)/python .ci/mutants.py $(MUTANTS_ARGS)
+
+# What the source of each training technique says, and what comes out here.
+rows: setup
+	$(BIN)/holdfast rows
 
 # Every situation on every surface, as build/gallery/index.html and docs/gallery.md.
 gallery: setup

@@ -48,6 +48,7 @@ from holdfast.wire import types as t
 
 sys.path.insert(0, str(Path(__file__).parent))  # the module beside this one, however this one is loaded
 import schedule_choice
+import techniques_table
 from runbook_page import to_html
 
 ROOT = Path(__file__).parent.parent
@@ -398,6 +399,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "trainer-config": trainer_configuration,
     "schedules": schedules,
     "schedule-choice": choice_of_schedule,
+    "techniques": techniques_table.table,
     "metrics": metrics,
     "cli": cli,
     "exit-codes": exit_codes,

@@ -40,7 +40,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline, top
     from holdfast.cli.node import cordon, diagnose, evict, notify
     from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
-    from holdfast.cli.study import replay, schedules, simulate
+    from holdfast.cli.study import replay, rows, schedules, simulate
 
     app = typer.Typer(
         help=holdfast.__doc__,
@@ -65,6 +65,7 @@ def build() -> "typer.Typer":
     add(usage.TRY, simulate.simulate, "holdfast simulate --nodes 1536 --days 30 --compare")
     add(usage.TRY, replay.replay, "holdfast replay controller.jsonl --through")
     add(usage.TRY, schedules.schedules, "holdfast schedules --pp 8 --micro-batches 16 --message 0.1")
+    add(usage.TRY, rows.rows, "holdfast rows C1")
     add(
         usage.RUN,
         run.run,

@@ -51,6 +51,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "simulate": ("--nodes", "2", "--spares", "0", "--gpus", "1", "--days", "0.01"),
     "replay": ("gone",),
     "schedules": ("1f1b",),
+    "rows": (),
     "diagnose": (),
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),
     "agent": ("--no-warm", "--state-dir", "state", "--controller", "127.0.0.1:1"),

@@ -1,0 +1,1 @@
+"""Decisive checks of training techniques: what a source says of each, and what comes out here."""

@@ -1,0 +1,107 @@
+"""Schedules in virtual time, a forward of 1 and a backward of 2 for a rank's layers, against their papers' formulas.
+
+Makespans are counted from the formulas of the papers, with D pipeline ranks, N micro-batches, V stages a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import mean
+
+from holdfast.plan.dynamic import jittered, simulate_ready
+from holdfast.plan.memory import in_flight, replicas
+from holdfast.plan.plan import Op
+from holdfast.plan.simulate import Latency, durations, simulate
+from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.rows.row import Row
+from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.settings.layout import TrainerLayout
+
+F, B = 1, 2
+"""A forward and a backward."""
+SEEDS = 30
+
+
+def gpipe() -> Iterator[Row]:
+    for d, n in ((4, 8), (8, 32)):
+        plan = SCHEDULES["gpipe"].plan(d, 1, n)
+        yield Row(f"makespan, D {d}, N {n}", (n + d - 1) * (F + B), _takes("gpipe", d, n))
+        yield Row(f"micro-batches held, D {d}, N {n}", n, max(in_flight(plan)))
+
+
+def one_f_one_b() -> Iterator[Row]:
+    for d, n in ((4, 8), (8, 32)):
+        yield Row(f"makespan, D {d}, N {n}", (n + d - 1) * (F + B), _takes("1f1b", d, n))
+        yield Row(f"micro-batches held, D {d}, N {n}", min(n, d), max(in_flight(SCHEDULES["1f1b"].plan(d, 1, n))))
+
+
+def interleaved() -> Iterator[Row]:
+    for d, n, v in ((4, 8, 2), (8, 32, 2), (4, 16, 4)):
+        yield Row(f"makespan, D {d}, N {n}, V {v}", (n + (d - 1) / v) * (F + B), _takes("interleaved", d, n, v))
+
+
+def breadth_first() -> Iterator[Row]:
+    d, v = 4, 2
+    for n in (8, 16):
+        yield Row(f"makespan, D {d}, N {n}, V {v}", (n + (d - 1) / v) * (F + B), _takes("bfs", d, n, v))
+        yield Row(f"stages held, D {d}, N {n}, V {v}", n * v, max(in_flight(SCHEDULES["bfs"].plan(d, v, n))))
+        layout = TrainerLayout(d, 2, 1, v, n, SCHEDULES["bfs"].placement)
+        plan = job_plan(layout, "bfs", layout.stages, SCHEDULES["bfs"].build(d, v, n), zero=3)
+        gathers = {sum(action.op is Op.UNSHARD for action in order) for order in plan.orders}
+        yield Row(f"gatherings of a step, ZeRO 3, N {n}, V {v}", 2 * v - 1, max(gathers))
+
+
+def messages() -> Iterator[Row]:
+    """What messages add that take c beside the computation (Zhuang et al., MLSys 2023)."""
+    c = 0.6
+    for d, n in ((4, 16), (8, 32)):
+        free = (n + d - 1) * (F + B)
+        plain = 2 * n * (d - 1) / d + 2 * (d - 2)
+        yield Row(f"1f1b, D {d}, N {n}, c {c}", free + plain * c, _takes("1f1b", d, n, latency=c))
+        yield Row(f"eager-1f1b, D {d}, N {n}, c {c}", free + 2 * (d - 1) * c, _takes("eager-1f1b", d, n, latency=c))
+        held = in_flight(SCHEDULES["eager-1f1b"].plan(d, 1, n))
+        yield Row(f"micro-batches held by rank 0, D {d}", min(n, 2 * d - 1), held[0])
+
+
+def chimera() -> Iterator[Row]:
+    for d, f in ((4, 1), (8, 1), (8, 2)):
+        for k in (1, 2):
+            n, slots = k * d, d / f - 2
+            direct = n * (F + B) + (k - 1) * slots * (B - F) + slots * B
+            sizes = f"D {d}, f {f}"
+            yield Row(f"makespan, {sizes}, N {n}", direct, _takes("chimera", d, n, 2 * f))
+            doubled = 2 * n * (F + B) + slots * 2 * F
+            yield Row(f"doubling, {sizes}, N {2 * n}", doubled, _takes("chimera-doubling", d, 2 * n, 2 * f))
+            yield Row(f"halving, {sizes}, N {n}", n * (F + B) + slots * F, _takes("chimera-halving", d, n, 2 * f))
+        plan = SCHEDULES["chimera"].plan(d, 2 * f, 2 * d)
+        yield Row(f"stages held, {sizes}", 2 * f, max(replicas(plan)))
+        yield Row(f"activations, the least of a rank, {sizes}", d - d // (2 * f) + 1, min(in_flight(plan)))
+        yield Row(f"activations, the most, {sizes}", d, max(in_flight(plan)))
+
+
+def axonn() -> Iterator[Row]:
+    work = durations(F, B)
+    for d, n in ((4, 8), (4, 16), (8, 16), (8, 32)):
+        plan = SCHEDULES["1f1b"].plan(d, 1, n)
+        found = simulate_ready(plan, work, limit=d).timeline.makespan
+        yield Row(f"makespan, D {d}, N {n}", (n + d - 1) * (F + B), found)
+    # Means of 30 seeds, simulated before this code was written; another generator draws other numbers.
+    for d, n, free in ((4, 16, 58.4), (8, 32, 120.4)):
+        plan = SCHEDULES["1f1b"].plan(d, 1, n)
+        late = [simulate_ready(plan, work, 2 * d, jittered(0, 0.5, seed)).timeline.makespan for seed in range(SEEDS)]
+        yield Row(f"messages of 0 to 0.5, limit 2D, D {d}, N {n}", free, mean(late), 0.01 * free)
+
+
+def merak() -> Iterator[Row]:
+    for d, n in ((4, 8), (4, 16), (8, 16)):
+        path = (n + d - 1) * (2 * F + B)
+        early = path - (d - 1) * F
+        expected = {"merak-baseline": path, "merak-early": early, "merak-last-kept": early - 2, "merak": early - 3}
+        for name, makespan in expected.items():
+            yield Row(f"{name}, D {d}, N {n}", makespan, _takes(name, d, n))
+
+
+def _takes(name: str, d: int, n: int, v: int = 1, latency: Latency = 0.0) -> float:
+    schedule = SCHEDULES[name]
+    stages = schedule.placement.stages(d, v)
+    return simulate(schedule.plan(d, v, n), durations(F, B, stages // d), latency).makespan

@@ -1,0 +1,30 @@
+"""All techniques that have rows: one entry each. `holdfast rows`, `make rows` and the documentation follow from it."""
+
+from __future__ import annotations
+
+from holdfast.trainer.rows import model, pipelines, transfers
+from holdfast.trainer.rows.row import Technique
+
+TECHNIQUES = {
+    one.id: one
+    for one in (
+        Technique("M0", "MFU", "MegaScale, table 2", "always: it is what is reported", model.mfu),
+        Technique("M2", "Sliding-window attention", "MegaScale, 3.1", "sequences are long", model.window),
+        Technique("M5", "Messages beside computation", "Zhuang et al., MLSys 2023; MegaScale, 3.2",
+                  "messages between stages take a tenth of a forward or more", pipelines.messages),
+        Technique("P1", "1F1B", "Narayanan et al., SOSP 2019", "activations must be few", pipelines.one_f_one_b),
+        Technique("P2", "Interleaved 1F1B", "Narayanan et al., SC 2021", "the bubble must shrink, backward stays whole",
+                  pipelines.interleaved),
+        Technique("C1", "Chimera", "Li and Hoefler, SC 2021",
+                  "micro-batches are about as many as ranks, and weights fit twice", pipelines.chimera),
+        Technique("C2", "GPipe", "Huang et al., NeurIPS 2019", "as a baseline", pipelines.gpipe),
+        Technique("C3", "Breadth-first pipeline", "Lamy-Poirier, MLSys 2023",
+                  "parameters are gathered by stage (ZeRO stage 3)", pipelines.breadth_first),
+        Technique("C4", "AxoNN: what is ready runs", "Singh and Bhatele, IPDPS 2022",
+                  "messages are late at random; simulated only", pipelines.axonn),
+        Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
+                  "stages recompute their activations", pipelines.merak),
+        Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
+                  "a tensor must move to another layout", transfers.resharding),
+    )
+}  # fmt: skip

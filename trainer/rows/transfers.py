@@ -1,0 +1,54 @@
+"""Transfers between meshes against their formulas, and the order of units against every order (MLSys 2023)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+
+from holdfast.plan.moves.order import Task, exact, lower_bound, makespan
+from holdfast.plan.moves.strategies import Strategy, duration
+from holdfast.trainer.rows.row import Row
+
+HOSTS, DEVICES = 4, 2
+CASES = 40
+
+
+def resharding() -> Iterator[Row]:
+    far = [[host * DEVICES + i for i in range(DEVICES)] for host in range(HOSTS)]
+    for chunks, expected in ((8, 1.375), (64, 1 + 3 / 64)):
+        found = duration(Strategy.RING, 1.0, far, chunks)
+        yield Row(f"ring, {HOSTS} hosts, K {chunks}, in t", expected, found)
+    yield Row("to each receiver, in t", HOSTS * DEVICES, duration(Strategy.SEND_RECV, 1.0, far, 1))
+    yield Row("to each host, in t", HOSTS, duration(Strategy.LOCAL_ALL_GATHER, 1.0, far, 1))
+    same = bounded = 0
+    for seed in range(CASES):
+        tasks = _tasks(seed)
+        least = _least(tasks)
+        same += abs(makespan(tasks, exact(tasks)) - least) < 1e-9
+        bounded += lower_bound(tasks) <= least + 1e-9
+    yield Row(f"orders as good as the best of all, of {CASES}", CASES, same)
+    yield Row(f"lower bounds that are none too high, of {CASES}", CASES, bounded)
+
+
+def _tasks(seed: int) -> list[Task]:
+    draw = random.Random(seed)
+
+    def some(first: int, most: int) -> tuple[int, ...]:
+        return tuple(draw.sample(range(first, first + 3), draw.randint(1, most)))
+
+    return [Task(draw.choice((1.0, 2.0, 3.5)), some(0, 2), some(100, 2)) for _ in range(2 + seed % 4)]
+
+
+def _least(tasks: Sequence[Task]) -> float:
+    """Of every order and every choice of senders, counted here."""
+    best = float("inf")
+    for order in permutations(range(len(tasks))):
+        for senders in product(*(task.senders for task in tasks)):
+            clock: dict[int, float] = {}
+            for number in order:
+                hosts = (senders[number], *tasks[number].receivers)
+                end = max(clock.get(host, 0.0) for host in hosts) + tasks[number].duration
+                clock.update(dict.fromkeys(hosts, end))
+            best = min(best, max(clock.values()))
+    return best

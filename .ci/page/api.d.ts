@@ -214,6 +214,8 @@ declare namespace Api {
     nodes: string[];
     steps: number[];
     by_step: ((number | null)[])[];
+    worst: number[];
+    worst_by_step: ((number | null)[])[];
   }
   interface Hour {
     job: string;

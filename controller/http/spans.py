@@ -119,6 +119,8 @@ class Heat(BaseModel):
     nodes: list[str]
     steps: list[int]
     by_step: list[list[float | None]] = Field(description="Own work of each node's slowest rank over its peers'.")
+    worst: list[int] = Field(description="The 64 ranks that are slowest in most steps, from the worst on.")
+    worst_by_step: list[list[float | None]] = Field(description="Own work of each of these over its peers', by step.")
 
 
 class Lanes(BaseModel):

@@ -1,4 +1,4 @@
-"""Where time goes, as two heat maps: rank by phase of the step, and node by step."""
+"""Where time goes, as heat maps: rank by phase of the step, node by step, and the worst ranks by step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ Ints = npt.NDArray[np.int64]
 
 TRANSFER, WAIT = "transfer", "wait"
 """Time in operations with other ranks, apart from own work: data in transfer, and late peers."""
+MOST_RANKS = 64
+"""By step: of 12,288 ranks and as many steps there would be a million figures."""
 COLLECTIONS = "gc"
 """Python's garbage collector, which runs at any time: its seconds lie in the other phases, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Both maps. Ratios are over the median of the peers, 1.1 is 10% slower; NaN where there is none."""
+    """All maps. Ratios are over the median of the peers, 1.1 is 10% slower; NaN where there is none."""
 
     ranks: Ints
     phases: tuple[str, ...]
@@ -39,6 +41,10 @@ class Heat:
     steps: Ints
     by_step: Floats
     """(nodes, steps): own work of the node's slowest rank over that of its peers in that step."""
+    worst: Ints
+    """The ranks that are slowest in most steps, from the worst on."""
+    worst_by_step: Floats
+    """(worst, steps): own work over that of the peers in that step."""
 
 
 def heat(graphs: Sequence[Graph], shape: JobShape, garbage: Floats | None = None) -> Heat | None:
@@ -71,9 +77,11 @@ def heat(graphs: Sequence[Graph], shape: JobShape, garbage: Floats | None = None
         seconds = np.column_stack([seconds, garbage[ranks]])
         ratio = np.column_stack([ratio, np.full(len(ranks), np.nan)])
     order = np.argsort(ranks)
-    nodes, by_step = _by_node(columns, own, shape)
+    over = np.concatenate([_over_peers(took) for took in own], axis=1).T
+    nodes, by_step = _by_node(ranks, over, shape)
+    worst = _worst(over)
     steps = np.array([graph.step for graph in graphs], np.int64)
-    return Heat(ranks[order], phases, seconds[order], ratio[order], nodes, steps, by_step)
+    return Heat(ranks[order], phases, seconds[order], ratio[order], nodes, steps, by_step, ranks[worst], over[worst])
 
 
 def _phases(columns: Sequence[Column]) -> tuple[str, ...]:
@@ -95,18 +103,28 @@ def _took(column: Column, seen: Measured, c: int, phase: str) -> Floats | None:
     return total if len(parts) else None
 
 
-def _by_node(columns: Sequence[Column], own: Sequence[Floats], shape: JobShape) -> tuple[tuple[str, ...], Floats]:
+def _over_peers(took: Floats) -> Floats:
+    """(steps, ranks) of one column of the mesh."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = took / _median(took)
+    return found
+
+
+def _by_node(ranks: Ints, over: Floats, shape: JobShape) -> tuple[tuple[str, ...], Floats]:
     """Names of nodes, and (nodes, steps)."""
-    ratios = []
-    for took in own:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios.append(took / _median(took))
-    ranks = np.concatenate([column.ranks for column in columns])
     number = ranks // max(shape.nproc, 1)
-    found = np.full((int(number.max()) + 1, len(own[0])), -np.inf)
-    np.fmax.at(found, number, np.concatenate(ratios, axis=1).T)
+    found = np.full((int(number.max()) + 1, over.shape[1]), -np.inf)
+    np.fmax.at(found, number, over)
     found[~np.isfinite(found)] = np.nan
     return tuple(shape.node_of(i * max(shape.nproc, 1)) or f"node {i}" for i in range(len(found))), found
+
+
+def _worst(over: Floats) -> Ints:
+    """Rows of the slowest ranks. A single late step makes none of them."""
+    typical = np.full(len(over), -np.inf)
+    known = np.isfinite(over).any(axis=1)
+    typical[known] = np.nanmedian(np.where(np.isfinite(over[known]), over[known], np.nan), axis=1)
+    return np.argsort(-typical, kind="stable")[: min(MOST_RANKS, int(known.sum()))]
 
 
 def _median(values: Floats) -> Floats:

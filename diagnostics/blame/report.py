@@ -99,6 +99,8 @@ def heat_report(table: SpanTable, shape: JobShape) -> Json:
         "nodes": list(found.nodes),
         "steps": found.steps.tolist(),
         "by_step": _rows(found.by_step, 4),
+        "worst": found.worst.tolist(),
+        "worst_by_step": _rows(found.worst_by_step, 4),
     }
 
 

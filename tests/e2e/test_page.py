@@ -88,7 +88,7 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         page.locator("#nodes").focus()
         page.keyboard.press("Home")
         expect(page.locator("#traffic-node")).to_have_text(client.nodes()[0]["name"])
-        expect(page.locator("#nodeheat-about")).to_contain_text("slowest")
+        expect(page.locator("#stepheat-about")).to_contain_text("slowest")
         view("Incidents")
         expect(page.locator("#story")).to_contain_text("Decided")
         expect(page.locator("#story")).to_contain_text("Closed")

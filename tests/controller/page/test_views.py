@@ -84,7 +84,12 @@ def test_heat_map_of_ranks_finds_the_worst_cell(served: Served, watched: Watched
     expect(page.locator("#detail-title")).to_have_text("Rank 7")
     page.keyboard.press("+")
     page.keyboard.press("0")
-    expect(page.locator("#nodeheat-about")).to_contain_text("slowest: node1")
+    expect(page.locator("#stepheat-about")).to_contain_text("slowest: node1")
+    page.get_by_role("radio", name="Worst ranks").click()
+    expect(page.locator("#stepheat-about")).to_contain_text("slowest: rank 6")
+    page.locator("#stepheat").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#announce")).to_contain_text("rank 6, step")
     page.get_by_role("radio", name="Share of the step").click()
     expect(page.locator("#heat-high")).to_have_text("100%")
 

@@ -10,7 +10,7 @@ from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.base.errors import UsageError
 from holdfast.cli.main import main
 from holdfast.diagnostics.blame import report as blame_report
-from holdfast.diagnostics.blame.heat import Heat, heat
+from holdfast.diagnostics.blame.heat import MOST_RANKS, Heat, heat
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.wire.plans import encode_plan
@@ -47,6 +47,18 @@ def test_node_by_step() -> None:
     assert found.by_step.shape == (2, len(found.steps))
     assert (found.by_step[1] > 1.15).all()
     assert (found.by_step[0] < 1.1).all()
+
+
+def test_the_worst_ranks_by_step_are_those_that_are_slow_in_most_steps() -> None:
+    found = made(Job(), [Culprit(5, "compute", 0.3), Culprit(2, "compute", 0.1)])
+    assert found.worst.tolist()[:2] == [5, 2]
+    assert sorted(found.worst.tolist()) == list(range(8))
+    assert found.worst_by_step.shape == (8, len(found.steps))
+    assert found.worst_by_step[0] == pytest.approx(found.by_step[1])
+    assert np.median(found.worst_by_step[1]) == pytest.approx(1.1, abs=0.05)
+    many = made(Job(pp=2, dp=32, tp=2), [Culprit(77, "compute", 0.3)])
+    assert len(many.worst) == MOST_RANKS
+    assert many.worst[0] == 77
 
 
 def test_a_rank_that_is_missing_is_not_known_and_hides_no_other() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.settings.config import OptimConfig
+from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.telemetry.totals import Pending, start_sum
 
 PATHS = pytest.mark.parametrize("on_device", [False, True], ids=["host decides", "device decides"])
@@ -22,7 +23,7 @@ PATHS = pytest.mark.parametrize("on_device", [False, True], ids=["host decides",
 def optimizer(clip_norm: float, on_device: bool) -> tuple[Optimizer, list[nn.Parameter]]:
     """Of two tensors on one rank. Their averages show the gradients that the rule was given."""
     shards = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(1))]
-    layout = SimpleNamespace(pp=1, dp=1, tp=1, stages_of=lambda rank: range(1))
+    layout = TrainerLayout(1, 1, 1, 1, 1)
     axis = SimpleNamespace(get_group=lambda: None)
     mesh: Any = SimpleNamespace(layout=layout, pp_rank=0, device=torch.device("cpu"), dp=axis, tp=axis)
     slices = [Slice(str(n), one, one, 1, False, False, False) for n, one in enumerate(shards)]

@@ -38,7 +38,7 @@ def test_it_is_a_plan_with_what_passes_add(entry: Schedule, ranks: int, count: i
 def test_it_is_listed_with_the_figures_of_the_page(entry: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schedules", "--pp", "4", "--micro-batches", "8", "--json"]) == 0
     found = {one["schedule"]: one for one in json.loads(capsys.readouterr().out)["schedules"]}
-    told = re.search(r"beside the others: (\d+) micro-batches held and a makespan of\s+(\d+)", PAGE)
-    assert told is not None
-    assert (max(found["lean"]["held"]), found["lean"]["makespan"]) == (int(told[1]), int(told[2]))
+    stated = re.search(r"beside the others: (\d+) micro-batches held and a makespan of\s+(\d+)", PAGE)
+    assert stated is not None
+    assert (max(found["lean"]["held"]), found["lean"]["makespan"]) == (int(stated[1]), int(stated[2]))
     assert (max(found["1f1b"]["held"]), found["1f1b"]["makespan"]) == (4, 33)

@@ -281,5 +281,5 @@ def _condition(job: JobView, wanted: str) -> Mapping[str, Any] | None:
     where it is one among others, if it needs a person."""
     if wanted != AT_RISK:
         return job.health if job.health["condition"] == wanted else None
-    every = (job.health, *job.health.get("others", ()))
+    every = (job.health, *job.health["others"])
     return next((one for one in every if one["condition"] == AT_RISK and one["needs_person"]), None)

@@ -30,6 +30,8 @@ READ = 1_000
 """Rows in a batch that is read."""
 DELETED = 100
 """Rows in a batch that is deleted: documents may be large."""
+GENERATIONS = 100
+"""Of a job, whose superseded steps stay: a script that fails again and again makes thousands."""
 REST = 2.0
 """Seconds of rest for each second that a batch took, and 2 ms more: a writer that waits retries after 1, 2, 5 ms."""
 
@@ -133,8 +135,10 @@ class Sweep:
         job = self._next_job("superseded", "")
         while job is not None:
             until = self._now - self._bounds.age if self._stays(job) else float("inf")
+            (newest,) = self._db.execute("SELECT max(generation) FROM superseded WHERE job = ?", (job,)).fetchone()
             while rows := self._db.execute(
-                "SELECT job, generation, step FROM superseded WHERE job = ? AND at < ? LIMIT ?", (job, until, DELETED)
+                "SELECT job, generation, step FROM superseded WHERE job = ? AND (at < ? OR generation <= ?) LIMIT ?",
+                (job, until, newest - GENERATIONS, DELETED),
             ).fetchall():
                 self._delete("DELETE FROM superseded WHERE job = ? AND generation = ? AND step = ?", rows)
                 self.steps += len(rows)

@@ -19,7 +19,7 @@ def health_doc(
     brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None, at: Instant, certificates: Mapping[str, float]
 ) -> Json:
     """`models.Health`. `doc`: the rest of the job's document. `certificates`: their ends by subject, wall seconds."""
-    ours = [end for subject, end in certificates.items() if subject in (AUTHORITY, CONTROLLER, *brain.c.job.nodes)]
+    ours = [certificates[one] for one in (AUTHORITY, CONTROLLER, *brain.c.job.nodes) if one in certificates]
     known = replace(facts(brain, doc, blame, at), certificates_end=min(ours, default=None))
     return health_json(judge(known))
 

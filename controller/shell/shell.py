@@ -146,7 +146,7 @@ class Shell:
         self._flush_recording()
         for job, brain in self.brain.jobs.brains.items():
             rows, superseded = brain.c.ledger.take_dirty(), brain.c.ledger.take_superseded()
-            if not rows:
+            if not rows and not superseded:
                 continue
             start = time.perf_counter()
             try:

@@ -29,12 +29,10 @@ def read(
     """
     if window.is_empty and is_over:
         return read_kept(folder, job, first, last)
-    try:
-        return _read_newest(window, shape, first, last)
-    except NotFound:
-        if folder is None or not (folder / job).is_dir() or not any((folder / job).glob("*.parquet")):
-            raise
-        return read_kept(folder, job, first, last)
+    whole = window.whole_steps()
+    if whole is not None and 0 <= last < whole[0] and folder is not None and (folder / job).is_dir():
+        return read_kept(folder, job, first, last)  # memory has let go of them
+    return _read_newest(window, shape, first, last)
 
 
 def _read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> Read:
@@ -52,8 +50,15 @@ def _read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> 
 
 
 def read_kept(folder: Path | None, job: str, first: int, last: int) -> Read:
-    """The same of an earlier job, from its files; -1: all. NotFound where there are none."""
+    """The same from the files of a job; -1: all. NotFound where there are none, also when they are read."""
     if folder is None or not re.fullmatch(r"[\w-]+", job) or not (folder / job).is_dir():
         raise NotFound(f"no spans of a job {job!r} are kept")
     high = 1 << 30 if last < 0 else last
-    return lambda: span_files.read(folder / job, max(first, 0), high)
+
+    def found() -> tuple[SpanTable, JobShape]:
+        table, shape = span_files.read(folder / job, max(first, 0), high)
+        if not len(table):
+            raise NotFound(f"no spans of steps {first} to {last} of job {job!r} are kept")
+        return table, shape
+
+    return found

@@ -115,7 +115,8 @@ class Ledger:
             self.recent.append(row.seconds)
 
     def restore_superseded(self, rows: Iterable[StepRow]) -> None:
-        self.superseded = {(row.generation, row.step): row for row in rows}
+        """The newest that fit, by generation and step."""
+        self.superseded = {(row.generation, row.step): row for row in [*rows][-_KEPT_SUPERSEDED:]}
 
     def take_dirty(self) -> list[StepRow]:
         """Rows changed since the last call, for the journal."""

@@ -84,11 +84,12 @@ function offer() {
 }
 
 export function startLaidOver() {
-  let last = -Infinity;
+  let [tried, last] = ["", -Infinity];
   on("status steps route", () => {
     offer();
-    if (kept.key.startsWith(`${state.status?.job?.id} ${generation()} `) && performance.now() - last < EVERY_MS) return;
-    last = performance.now();
+    const run = `${state.status?.job?.id} ${generation()}`;
+    if (run === tried && performance.now() - last < EVERY_MS) return; // also after a failure
+    [tried, last] = [run, performance.now()];
     ask();
   });
   byId("curves-job").addEventListener("change", ask);

@@ -137,6 +137,7 @@ def filled(journal: Journal) -> None:
         journal.write_steps(job, [], [StepRow(n, 1.0, 0.1, 1, at, 1) for n in range(300)])
     journal.write_steps("new", [StepRow(n, 1.0, 0.1, 1, OLD, 1) for n in range(20)])
     journal.write_steps("new", [], [StepRow(n, 1.0, 0.1, 1, OLD, 2) for n in range(7)])
+    journal.write_steps("new", [], [StepRow(0, 1.0, 0.1, 1, YOUNG, generation) for generation in range(3, 103)])
 
 
 def counts(journal: Journal) -> tuple[int, ...]:
@@ -152,8 +153,8 @@ def test_a_sweep_leaves_what_is_within_the_bounds(journal: Journal, monkeypatch:
     sweep = Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW)
     sweep.run(go_on)
     assert counts(journal) == (12, 12, 1480)
-    assert (len(sweep.entities), sweep.history, sweep.steps) == (302, 302, 1520 + 307)
-    assert [(row.generation, row.step) for row in journal.superseded("new")] == [(1, n) for n in range(300)]
+    assert (len(sweep.entities), sweep.history, sweep.steps) == (302, 302, 1520 + 607)
+    assert [row.generation for row in journal.superseded("new")] == list(range(3, 103))
     assert journal.superseded("old") == []
     db = sqlite3.connect(journal.path)
     assert db.execute("SELECT count(*) FROM step_meter").fetchone() == (1480,)

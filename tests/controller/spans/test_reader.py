@@ -34,5 +34,9 @@ def test_what_memory_let_go_of_is_read_from_disk_while_the_job_runs(tmp_path: Pa
     with pytest.raises(NotFound, match="no spans of steps 3 to 5 in memory, only of"):
         read(window, SHAPE, None, "j1", False, 3, 5)
     assert steps(SpanWindow(0), tmp_path, 3, 5, is_over=True) == {3, 4, 5}
+    with pytest.raises(NotFound, match="no spans of steps 300 to 301 in memory"):
+        read(window, SHAPE, tmp_path, "j1", False, 300, 301)
+    with pytest.raises(NotFound, match="no spans of steps 300 to 301 of job 'j1' are kept"):
+        read(SpanWindow(0), SHAPE, tmp_path, "j1", True, 300, 301)()
     with pytest.raises(Conflict):
         read(SpanWindow(0), SHAPE, tmp_path, "j1", False, 3, 5)

@@ -29,7 +29,7 @@ def pipe_ranks(ranks: int, pipes: int) -> list[tuple[int, ...]]:
     if pipes < 2 or pipes % 2 or ranks % pipes:
         near = max(2, pipes // 2 * 2)
         raise ValueError(
-            f"chimera with {pipes} pipes on {ranks} ranks: pipes are 2 or more, even, and divide the ranks, "
+            f"cannot have {pipes} pipes on {ranks} ranks: pipes are 2 or more, even, and divide the ranks, "
             f"as {near} on {-(-ranks // near) * near}"
         )
     apart = 2 * ranks // pipes

@@ -139,7 +139,7 @@ def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:
     try:
         Placement.BOTH_WAYS.places(pp, _chunks(config))
     except ValueError as error:
-        return str(error)
+        return f"parallel.schedule = {config.parallel.schedule} {error}"
     parts = SCHEDULES[config.parallel.schedule].parts
     if config.train.micro_batch_size % parts:
         return f"train.micro_batch_size = {config.train.micro_batch_size} cannot be cut in {parts}"

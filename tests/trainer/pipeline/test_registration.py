@@ -74,8 +74,11 @@ def test_every_entry_makes_a_plan_from_its_defaults(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ([("parallel.pp", 3)], "chimera with 2 pipes on 3 ranks: pipes are 2 or more, even, and divide the ranks"),
-        ([("parallel.pp", 4), ("parallel.chunks", 3)], "chimera with 3 pipes on 4 ranks"),
+        (
+            [("parallel.pp", 3)],
+            "chimera cannot have 2 pipes on 3 ranks: pipes are 2 or more, even",
+        ),
+        ([("parallel.pp", 4), ("parallel.chunks", 3)], "chimera cannot have 3 pipes on 4 ranks"),
         (
             [("parallel.pp", 2), ("parallel.dp", 2)],
             r"replicas of each stage in its pipes \(set parallel.zero = 0",

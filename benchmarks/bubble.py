@@ -5,9 +5,9 @@ python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--json
 A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
 cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
 and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
-repeats after one to warm up, the median counts. For doubling with no multiple of 2D micro-batches, and for the zero-bubble
-schedules, `formula` is the simulator's figure: the
-first stage of the latter does both halves of a backward in the second, as it has no input to give a gradient to.
+repeats after one to warm up, the median counts. `formula` is the simulator's figure for doubling, if the micro-batches
+are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second,
+as it has no input to give a gradient to.
 """
 
 import argparse

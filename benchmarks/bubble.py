@@ -6,8 +6,8 @@ A stage takes one unit forward, or to recompute, and two backward for a micro-ba
 cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
 and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
 repeats after one to warm up, the median counts. `formula` is the simulator's figure for doubling, if the micro-batches
-are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second,
-as it has no input to give a gradient to.
+are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second
+one, as it has no input to give a gradient to.
 """
 
 import argparse

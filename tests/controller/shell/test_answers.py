@@ -103,7 +103,7 @@ def given_up() -> Book:
     incident = Incident("i1", 1.0, [cause], job="j1")
     incident.end(IncidentState.FAILED, 2.0)
     book.look([incident], [JobView("j1", "job", 0.0, {"condition": "failed", "since": 2.0, "sentence": "It failed.",
-                                                      "action": "", "doing": ""})], 3.0)  # fmt: skip
+                                                      "action": "", "doing": "", "others": []})], 3.0)  # fmt: skip
     return book
 
 

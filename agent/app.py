@@ -35,7 +35,7 @@ from holdfast.agent.stream.span_sender import SpanSender
 from holdfast.agent.workers.fork_servers import jobs_dir
 from holdfast.agent.workers.workers import Workers
 from holdfast.base import log, private, service
-from holdfast.base.config import AgentConfig
+from holdfast.base.config.agent import AgentConfig
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.state_lock import StateLock
 from holdfast.wire import codec as wire

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from common import child_pids, end, from_tests
 
-from holdfast.base.config import ClientConfig
+from holdfast.base.config.client import ClientConfig
 from holdfast.base.errors import HoldfastError
 from holdfast.cli.common.client import Client
 

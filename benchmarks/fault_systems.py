@@ -128,7 +128,7 @@ class Holdfast(System):
             remove_shared_memory(self.folder / name, name)
 
     def wait_for_nodes(self, http: int) -> None:
-        from holdfast.base.config import ClientConfig
+        from holdfast.base.config.client import ClientConfig
         from holdfast.base.errors import HoldfastError
         from holdfast.cli.common.client import Client
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from common import Json, finish, parser, quantile, scratch, wait_for
 
-from holdfast.base.config import DemoConfig
+from holdfast.base.config.client import DemoConfig
 from holdfast.base.errors import HoldfastError
 from holdfast.cli.demo.plan import job_spec, make_plan
 from holdfast.cli.local.cluster import LocalCluster

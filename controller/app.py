@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.base import bounds, log, private, service
 from holdfast.base.address import format_address
-from holdfast.base.config import ControllerConfig
+from holdfast.base.config.controller import ControllerConfig
 from holdfast.base.errors import HoldfastError
 from holdfast.base.state_lock import StateLock
 from holdfast.controller.alerts.notice import Pace

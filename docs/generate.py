@@ -17,14 +17,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from typer.main import get_command
-
 from holdfast.agent.logs import rules as log_rules
-from holdfast.base import config, settings
-from holdfast.cli.common import usage
+from holdfast.base import settings
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import SECTIONS
 from holdfast.cli.job.launch.environment import LEFT_OUT
 from holdfast.cli.job.launch.torchrun_options import TABLE as TORCHRUN
-from holdfast.cli.main import build as build_cli
 from holdfast.controller import app
 from holdfast.controller.detectors.base import table as detector_table
 from holdfast.controller.detectors.base.moves import Fault, Move
@@ -35,7 +33,8 @@ from holdfast.controller.job import policy
 from holdfast.controller.job.stages import TRANSITIONS, Stage, StageEvent
 from holdfast.controller.shell.report import Report
 from holdfast.controller.state import events as e
-from holdfast.controller.state.model import Finding, Instant, JobSpec, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, JobSpec, Options
 from holdfast.dashboards.rules import ALERTS
 from holdfast.diagnostics.catalog.catalog import CHECKS, Scope, Suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
@@ -47,8 +46,10 @@ from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
 sys.path.insert(0, str(Path(__file__).parent))  # the module beside this one, however this one is loaded
+import cli_reference
 import schedule_choice
 import techniques_table
+from markdown_table import table
 from runbook_page import to_html
 
 ROOT = Path(__file__).parent.parent
@@ -58,14 +59,6 @@ _SENT = ("host_snapshot", "host_checkpoint", "host_disk")
 HOST = {"cpu_ratio": 0.5, "memory_used_bytes": 1e9, "memory_total_bytes": 2e9, "load_1m": 1.0}
 HOST |= {name.removeprefix("host_").removesuffix("_total"): 1.0 for name in HELP if name.startswith(_SENT)}
 GPU = {"utilization_ratio": 0.9, "memory_used_bytes": 1e9, "temperature_celsius": 60.0, "power_watts": 300.0}
-
-
-def table(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-# --- findings and actions ----------------------------------------------------------------------
 
 
 def member_texts(enum: type[StrEnum]) -> dict[str, str]:
@@ -171,7 +164,7 @@ def _default(entry: Any) -> str:
 
 
 def configuration() -> str:
-    return "\n\n".join(_section(cls, name, True) for name, cls in config.SECTIONS.items())
+    return "\n\n".join(_section(cls, name, True) for name, cls in SECTIONS.items())
 
 
 def trainer_configuration() -> str:
@@ -209,7 +202,7 @@ def metrics() -> str:
 
 def _scrape() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        shell = app.build(config.ControllerConfig(state_dir=Path(folder)))
+        shell = app.build(ControllerConfig(state_dir=Path(folder)))
         try:
             clock = Instant(mono=1000.0, wall=1_000_000.0)
             gpu = t.Gpu(0, "GPU-0", "H200", "0000:00:00.0")
@@ -252,59 +245,6 @@ def _families(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
             found += [label for label in re.findall(r'(\w+)="', match[2] or "") if label not in found]
     for name in sorted(kinds):
         yield name, kinds[name], helps[name], labels.get(name, [])
-
-
-# --- command line ----------------------------------------------------------------------------------------------
-
-
-def cli() -> str:
-    """Commands by their group in the help, the options of the connection once."""
-    root = get_command(build_cli())
-    parts = []
-    for group in usage.GROUPS:
-        parts.append(f"### {group}")
-        for name, command in root.commands.items():  # type: ignore[attr-defined]  # typer's group is not typed as one
-            if command.rich_help_panel == group:
-                parts += _command(command, f"holdfast {name}")
-    status = root.commands["status"]  # type: ignore[attr-defined]
-    parts += ["### Connection options", "Of every command that links to them."]
-    parts.append(table(("option", "meaning"), _options(status, connection=True)))
-    return "\n\n".join(parts)
-
-
-def exit_codes() -> str:
-    return table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in usage.EXIT_CODES.items()])
-
-
-def _command(command: Any, path: str) -> Iterator[str]:
-    yield f"#### `{path}`"
-    yield inspect.cleandoc(command.help or "").replace("\n\n", "\n").strip()
-    if line := usage.example_of(command):
-        yield f"```sh\n{line}\n```"
-    if path != "holdfast train":  # its options are the trainer's own: docs/trainer.md
-        if rows := _options(command, connection=False):
-            yield table(("option", "meaning"), rows)
-        if _options(command, connection=True):
-            yield "And the [connection options](#connection-options)."
-    for name in getattr(command, "commands", {}):
-        yield from _command(command.commands[name], f"{path} {name}")
-
-
-def _options(command: Any, connection: bool) -> list[tuple[str, str]]:
-    rows = []
-    for parameter in command.params:
-        if (getattr(parameter, "rich_help_panel", None) == usage.CONNECTION) is not connection:
-            continue
-        if parameter.name in ("install_completion", "show_completion", "help") or getattr(parameter, "hidden", False):
-            continue
-        if parameter.param_type_name == "argument":
-            name = parameter.metavar or parameter.name.upper()
-        else:
-            name = ", ".join([*parameter.opts, *parameter.secondary_opts])
-            if not parameter.is_flag:
-                name += f" {parameter.metavar or parameter.type.name.upper()}"
-        rows.append((f"`{name}`", " ".join((parameter.help or "").split())))
-    return rows
 
 
 # --- log rules -------------------------------------------------------------------------------------------------
@@ -401,8 +341,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "schedule-choice": choice_of_schedule,
     "techniques": techniques_table.table,
     "metrics": metrics,
-    "cli": cli,
-    "exit-codes": exit_codes,
+    "cli": cli_reference.commands,
+    "exit-codes": cli_reference.exit_codes,
     "log-rules": rules,
     "checks": checks,
     "alerts": alerts,

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -36,7 +36,8 @@ from holdfast.checkpoint.stores.throttle import Throttled
 from holdfast.checkpoint.worker.agreement import agreed_layout, gathered
 from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatch, Run
 from holdfast.checkpoint.worker.preemption import Notice, Preempted
-from holdfast.checkpoint.worker.stage1 import Snapshots, Tensors, find_node, open_snapshots
+from holdfast.checkpoint.worker.stage1 import Snapshots, find_node, open_snapshots
+from holdfast.checkpoint.worker.state import State
 from holdfast.checkpoint.worker.store_claim import StoreClaim
 from holdfast.checkpoint.worker.torch_state import Rooms, of_local
 from holdfast.wire.rollback import counts, from_environment
@@ -46,21 +47,6 @@ _LAST_S = 1800.0
 _MEET_S = 5.0
 VOTES = 6
 """How many answers `votes` has beside a daemon."""
-
-
-class State(Protocol):
-    """What is kept of one worker."""
-
-    def capture(self) -> tuple[Tensors, dict[str, Any]]:
-        """What it holds, not copied, always of the same names and shapes; and what it has besides, as JSON."""
-
-    def put_back(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
-        """Undo it. `tensors`: those of a capture, filled; of this worker's own maybe fewer.
-
-        `values`: of the job, with what workers had otherwise under WORKERS."""
-
-    def problem(self, values: Mapping[str, Any]) -> str:
-        """Why `put_back` could make nothing of these values, whatever the tensors are, in words; "" when it could."""
 
 
 class CheckpointManager:

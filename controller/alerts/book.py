@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.controller.alerts.notice import Notice, Stage
 from holdfast.controller.job.policy import Move
-from holdfast.controller.state.model import Incident, IncidentState
+from holdfast.controller.state.incidents import Incident, IncidentState
 from holdfast.wire import types as t
 
 _MARK = "mark"

@@ -21,7 +21,7 @@ from holdfast.controller.alerts.formats import Message, message_of
 from holdfast.controller.alerts.notice import Notice, Pace, Sent, is_due
 from holdfast.controller.alerts.receivers import Receiver, is_final, request_of, said_no
 from holdfast.controller.state.events import Record
-from holdfast.controller.state.model import Incident
+from holdfast.controller.state.incidents import Incident
 from holdfast.wire import types as t
 
 _TIMEOUT = 10.0

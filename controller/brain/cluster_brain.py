@@ -50,7 +50,8 @@ from holdfast.controller.state.events import (
     StragglersSeen,
     Tick,
 )
-from holdfast.controller.state.model import Finding, Instant, Job, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job, Options
 from holdfast.facts import faults as fault_syntax
 from holdfast.wire import types as t
 

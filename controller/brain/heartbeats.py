@@ -9,7 +9,8 @@ from holdfast.controller.detectors.agents.silence import note_arrival
 from holdfast.controller.detectors.node_detectors import NodeDetectors
 from holdfast.controller.job import timekeeping
 from holdfast.controller.state.events import Action, FrameSeen
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import types as t
 
 _BACK = (t.NodeState.SUSPECT, t.NodeState.LOST)

@@ -24,7 +24,8 @@ from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.job.straggler_watch import StragglerWatch
 from holdfast.controller.job.worker_exits import WorkerExits
 from holdfast.controller.state.events import Action, Record
-from holdfast.controller.state.model import Finding, IncidentState, Instant, JobStatus
+from holdfast.controller.state.incidents import Finding, IncidentState
+from holdfast.controller.state.model import Instant, JobStatus
 from holdfast.controller.state.ranks import RankTable
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

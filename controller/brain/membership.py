@@ -11,7 +11,8 @@ from holdfast.controller.detectors.agents.silence import stream_finding
 from holdfast.controller.detectors.workers.exits import LOST
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonRequested, Record, Say
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.controller.state.ranks import RankState
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

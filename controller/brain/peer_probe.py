@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.state.events import Action
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 

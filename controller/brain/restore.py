@@ -13,9 +13,10 @@ from holdfast.controller.job import policy, timekeeping
 from holdfast.controller.job.lifecycle import fresh_table
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
+from holdfast.controller.state.incidents import Finding, Incident
 from holdfast.controller.state.job_size import check_life
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import ENDED, Finding, Incident, Instant, Job, JobStatus
+from holdfast.controller.state.model import ENDED, Instant, Job, JobStatus
 from holdfast.controller.state.ranks import RankState
 from holdfast.wire import types as t
 

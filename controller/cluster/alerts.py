@@ -9,7 +9,8 @@ from holdfast.controller.detectors.agents.lemons import lemon_finding
 from holdfast.controller.detectors.base.table import Response
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.history import KEPT, History
-from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
+from holdfast.controller.state.model import Instant, Job
 from holdfast.wire import types as t
 
 _AGAIN_S = 600.0

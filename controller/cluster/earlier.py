@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from holdfast.controller.state.model import Finding, Incident
+from holdfast.controller.state.incidents import Finding, Incident
 from holdfast.wire.types import FindingKind
 
 MOST = 10

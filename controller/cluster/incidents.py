@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from holdfast.base.bounds import MAX_INCIDENTS, MAX_JOBS
 from holdfast.controller.detectors.workers.exits import root_cause
 from holdfast.controller.state.events import Action, Record, Say
-from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
+from holdfast.controller.state.model import Instant, Job
 
 
 class IncidentBook:

@@ -7,7 +7,7 @@ and the record of them must stay bounded.
 from collections import deque
 
 from holdfast.base.bounds import MAX_ALERTS
-from holdfast.controller.state.model import Finding
+from holdfast.controller.state.incidents import Finding
 from holdfast.wire import types as t
 
 WINDOW = 60.0

@@ -4,7 +4,8 @@ from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.network.volumes import VolumeDetector
 from holdfast.controller.detectors.workers.pace import PaceDetector
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
-from holdfast.controller.state.model import Finding, Instant, Job, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job, Node
 from holdfast.controller.state.ranks import RankTable
 from holdfast.wire import types as t
 

@@ -9,7 +9,8 @@ from holdfast.controller.detectors.hardware.host import HostDetector
 from holdfast.controller.detectors.hardware.links import LinkDetector
 from holdfast.controller.detectors.hardware.sxids import SXidDetector
 from holdfast.controller.detectors.hardware.xids import XidDetector
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.facts import sxid
 from holdfast.facts.xid import Xid
 from holdfast.wire import types as t

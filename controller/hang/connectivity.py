@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 

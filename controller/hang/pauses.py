@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from holdfast.controller.detectors.workers.pause import Pause
 from holdfast.controller.state.events import Action, Record, Say
-from holdfast.controller.state.model import Finding, Instant, Job, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job, Options
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t

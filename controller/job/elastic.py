@@ -10,7 +10,8 @@ from holdfast.controller.job.requests import Requests
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
-from holdfast.controller.state.model import Finding, Instant, Job
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job
 from holdfast.wire import types as t
 
 SAVE_LIMIT = 60.0

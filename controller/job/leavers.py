@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.state.model import Finding, Instant, Job
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.facts import tracebacks
 from holdfast.wire import types as t

@@ -11,7 +11,8 @@ from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
-from holdfast.controller.state.model import Finding, IncidentState, Instant, Job
+from holdfast.controller.state.incidents import Finding, IncidentState
+from holdfast.controller.state.model import Instant, Job
 from holdfast.wire import types as t
 
 _LOOK_S = 1.0  # between two looks whether the cluster could hold the job

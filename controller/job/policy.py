@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from holdfast.controller.detectors.base.moves import Fault as Fault  # as: other modules write `policy.Move`
 from holdfast.controller.detectors.base.moves import Move as Move
 from holdfast.controller.detectors.base.table import FindingRow, rows
-from holdfast.controller.state.model import Finding, Instant, Job, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job, Options
 from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t

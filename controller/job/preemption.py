@@ -11,7 +11,8 @@ from holdfast.controller.job.requests import Requests
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
-from holdfast.controller.state.model import IncidentState, Instant, Job
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import Instant, Job
 from holdfast.wire import types as t
 
 

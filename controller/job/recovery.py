@@ -14,7 +14,8 @@ from holdfast.controller.job.lifecycle import fresh_table
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record, Say
-from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job, JobStatus
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
+from holdfast.controller.state.model import Instant, Job, JobStatus
 from holdfast.controller.state.progress import pattern_text
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback

@@ -9,7 +9,8 @@ from holdfast.controller.cluster import incidents as books
 from holdfast.controller.job import policy
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
-from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
+from holdfast.controller.state.model import Instant
 from holdfast.wire.types import FindingKind
 
 _QUIET_S = 3.0  # gauges come once a second

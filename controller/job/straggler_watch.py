@@ -9,7 +9,8 @@ from holdfast.controller.cluster import incidents as books
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
-from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
+from holdfast.controller.state.model import Instant
 from holdfast.wire.types import FindingKind
 
 

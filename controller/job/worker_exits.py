@@ -10,7 +10,8 @@ from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
-from holdfast.controller.state.model import Finding, Instant, Job
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RankState
 from holdfast.wire import types as t
 

@@ -21,8 +21,9 @@ from holdfast.controller.journal.summary import UNKNOWN, IncidentSummary
 from holdfast.controller.state import events as e
 from holdfast.controller.state.events import Action, BrainEvent
 from holdfast.controller.state.former_names import current
+from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, Options
+from holdfast.controller.state.model import Instant, Job, JobSpec, Options
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

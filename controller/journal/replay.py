@@ -9,7 +9,7 @@ from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.changes import IncidentChange, IncidentTrace, RunComparison
 from holdfast.controller.journal.recording import REFUSED, Reported, Start, compared, did, read
 from holdfast.controller.state.events import Action
-from holdfast.controller.state.model import Incident
+from holdfast.controller.state.incidents import Incident
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.controller.journal.moments import Moment
 from holdfast.controller.past.moment import EVERY_S
-from holdfast.controller.state.model import Incident
+from holdfast.controller.state.incidents import Incident
 
 Json = dict[str, Any]
 DAY_S = 86400.0

@@ -20,7 +20,8 @@ from holdfast.controller.shell.extras import LENIENT, Extras, Judged
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.window import Part, decoded
 from holdfast.controller.state.events import Found, Record, StragglersSeen
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.diagnostics.blame.blame import Blame
 from holdfast.diagnostics.blame.model import Culprit, Slowness
 from holdfast.diagnostics.blame.report import MOST_SPANS, blame_of, to_json

@@ -12,12 +12,13 @@ from pathlib import Path
 from cryptography import x509
 
 from holdfast.base import log
-from holdfast.base.config import Tls
+from holdfast.base.config.parts import Tls
 from holdfast.base.errors import UsageError
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.state.events import Found
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 AUTHORITY, CONTROLLER = "authority", "controller"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 FRESH_S = 3.0

@@ -9,7 +9,8 @@ from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.health.facts import Facts, Fault, Pause, Slow
 from holdfast.controller.health.judge import NEEDS_PERSON, Found, Health, judge
 from holdfast.controller.shell.certificate_watch import AUTHORITY, CONTROLLER
-from holdfast.controller.state.model import Incident, IncidentState, Instant, Job, JobStatus
+from holdfast.controller.state.incidents import Incident, IncidentState
+from holdfast.controller.state.model import Instant, Job, JobStatus
 from holdfast.wire import types as t
 
 Json = dict[str, Any]

@@ -14,6 +14,7 @@ from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.goodput import DAY, HOUR, LOSSES, Account
+from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RANK_STATES, RankState, RankTable
@@ -248,3 +249,38 @@ def _column(values: Any) -> list[float | None]:
 
 def _coordinates(values: Any) -> list[int | None]:
     return [v if v >= 0 else None for v in values.tolist()]
+
+
+def incident_doc(i: Incident) -> Json:
+    resumed = i.closed if i.state.value == "closed" and i.closed else None
+    return {
+        "id": i.id,
+        "job": i.job or None,
+        "kind": i.cause.kind.value,
+        "culprit": i.cause.subject,
+        "severity": i.cause.severity.value,
+        "state": i.state.value,
+        "summary": i.cause.text,
+        "opened": i.opened,
+        "closed": i.closed,
+        "action": i.action,
+        "reason": i.reason,
+        "detect_s": max(0.0, i.opened - i.since),
+        "recover_s": resumed - i.opened if resumed else None,
+        "source": i.source or None,
+        "restore_s": i.restore_s,
+        "restored_bytes": i.restored_bytes or None,
+        "imports_s": i.imports_s,
+        "hint": i.hint or None,
+        "generation_from": i.generation_from,
+        "generation_to": i.generation_to or None,
+        "step_at_fault": i.step_at_fault,
+        "step_resumed": i.step_resumed,
+        "phases": [{"name": n, "start": a, "end": b} for n, a, b in i.phases],
+        "findings": [
+            {"kind": f.kind.value, "severity": f.severity.value, "subject": f.subject, "text": f.text, "at": f.at,
+             "evidence": f.evidence}
+            for f in i.findings
+        ],
+        "stacks": i.stacks,
+    }  # fmt: skip

@@ -16,7 +16,15 @@ from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.certificate_watch import CertificateWatch
 from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.health_facts import health_doc, slow_cost
-from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, plan_doc, ranks_doc, steps_doc
+from holdfast.controller.shell.job_report import (
+    brief,
+    incident_doc,
+    job_doc,
+    metrics_doc,
+    plan_doc,
+    ranks_doc,
+    steps_doc,
+)
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.reader import read
 from holdfast.controller.state.events import (
@@ -33,7 +41,7 @@ from holdfast.controller.state.events import (
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
-from holdfast.controller.state.model import Incident, Instant, Job, JobSpec, Node
+from holdfast.controller.state.model import Instant, Job, JobSpec, Node
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.facts.faults import parse_fault, parse_faults
@@ -92,7 +100,7 @@ class Report:
             "nodes": {n.name: n.state.value for n in self._sorted_nodes()},
             "counts": counts,
             # What goes out with every change carries no stacks: they are hundreds of lines.
-            "incidents": [_incident(i) | {"stacks": None} for i in newest[:_INCIDENTS_IN_STATUS]],
+            "incidents": [incident_doc(i) | {"stacks": None} for i in newest[:_INCIDENTS_IN_STATUS]],
             "open_incidents": sum(i.is_open for i in newest),
         }
 
@@ -199,7 +207,7 @@ class Report:
         return self._plans[published.job][1]
 
     def incidents(self, id: str = "") -> list[Json]:
-        return [_incident(i) for i in reversed(self._c.book.incidents.values()) if not id or i.job == id]
+        return [incident_doc(i) for i in reversed(self._c.book.incidents.values()) if not id or i.job == id]
 
     def earlier(self, incident: str) -> list[Json]:
         book = self._c.book.incidents
@@ -372,38 +380,3 @@ class Report:
 
     async def cordon(self, node: str, on: bool) -> None:
         self.shell.handle(CordonRequested(node, on))
-
-
-def _incident(i: Incident) -> Json:
-    resumed = i.closed if i.state.value == "closed" and i.closed else None
-    return {
-        "id": i.id,
-        "job": i.job or None,
-        "kind": i.cause.kind.value,
-        "culprit": i.cause.subject,
-        "severity": i.cause.severity.value,
-        "state": i.state.value,
-        "summary": i.cause.text,
-        "opened": i.opened,
-        "closed": i.closed,
-        "action": i.action,
-        "reason": i.reason,
-        "detect_s": max(0.0, i.opened - i.since),
-        "recover_s": resumed - i.opened if resumed else None,
-        "source": i.source or None,
-        "restore_s": i.restore_s,
-        "restored_bytes": i.restored_bytes or None,
-        "imports_s": i.imports_s,
-        "hint": i.hint or None,
-        "generation_from": i.generation_from,
-        "generation_to": i.generation_to or None,
-        "step_at_fault": i.step_at_fault,
-        "step_resumed": i.step_resumed,
-        "phases": [{"name": n, "start": a, "end": b} for n, a, b in i.phases],
-        "findings": [
-            {"kind": f.kind.value, "severity": f.severity.value, "subject": f.subject, "text": f.text, "at": f.at,
-             "evidence": f.evidence}
-            for f in i.findings
-        ],
-        "stacks": i.stacks,
-    }  # fmt: skip

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from holdfast.controller.state.model import Incident, Options
+from holdfast.controller.state.incidents import Incident
+from holdfast.controller.state.model import Options
 from holdfast.wire import types as t
 
 

@@ -10,7 +10,8 @@ from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.simulation.hosts import WALL, ClusterShape, SimulatedGeneration, SimulatedHost, hosts_of
 from holdfast.controller.simulation.pauses import SimulatedPause
-from holdfast.controller.state.model import Incident, Instant, Job, Options
+from holdfast.controller.state.incidents import Incident
+from holdfast.controller.state.model import Instant, Job, Options
 
 
 class SimulationState:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.controller.state.model import Finding, JobSpec
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import JobSpec
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 

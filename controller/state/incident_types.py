@@ -30,7 +30,7 @@ class _Evidence(TypedDict, total=False):
 
 
 def check_incident(incident: Any) -> None:
-    """ValueError that names the first place of a `model.Incident` where a value is not of the type that it has."""
+    """ValueError that names the first place of a `incidents.Incident` where a value is not of the type that it has."""
     doc_types.check(incident, "")
     if not 0 <= incident.root < len(incident.findings):
         raise ValueError(f"root cannot be {incident.root} of {len(incident.findings)} findings")

@@ -15,7 +15,7 @@ import pytest
 from holdfast.agent import app
 from holdfast.agent.app import Agent, crossed
 from holdfast.agent.workers.workers import shared_dir
-from holdfast.base.config import AgentConfig
+from holdfast.base.config.agent import AgentConfig
 from holdfast.base.errors import UsageError
 from holdfast.controller.state.events import EventSeen, FrameSeen, ResultSeen
 from holdfast.wire import messages as msg

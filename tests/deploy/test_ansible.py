@@ -14,7 +14,9 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from holdfast.base.certs import write_cluster
-from holdfast.base.config import AgentConfig, ControllerConfig, load
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import load
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "ansible"
 ROLE = FOLDER / "roles" / "holdfast"

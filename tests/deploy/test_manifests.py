@@ -14,7 +14,8 @@ import yaml
 
 from holdfast.base import private
 from holdfast.base.certs import write_cluster
-from holdfast.base.config import AgentConfig, ControllerConfig
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.controller import ControllerConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BASE = DEPLOY / "kubernetes" / "base"

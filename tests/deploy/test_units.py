@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.certs import write_cluster
-from holdfast.base.config import AgentConfig, ControllerConfig, load
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import load
 from holdfast.base.service import _FIRST
 from tests.deploy.parse import parse
 

@@ -15,7 +15,8 @@ import pytest
 from typer.main import get_command
 
 from holdfast.agent.logs import rules as log_rules
-from holdfast.base.config import ControllerConfig, load
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import load
 from holdfast.cli.main import build
 from holdfast.controller.detectors.base import table as detector_table
 from holdfast.facts.faults import parse_fault

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.config import ClientConfig
+from holdfast.base.config.client import ClientConfig
 from holdfast.cli.common.client import Client
 from holdfast.cli.local import leftovers
 from tests.e2e import slurm

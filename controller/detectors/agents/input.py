@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 _WHAT = {

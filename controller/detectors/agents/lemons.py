@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.state.history import History
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 

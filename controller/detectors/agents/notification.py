@@ -1,7 +1,8 @@
 """The finding for a receiver that takes no notifications."""
 
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 

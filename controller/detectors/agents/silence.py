@@ -1,6 +1,7 @@
 """A node that stopped speaking: the wait adapts to the heartbeat interval and the jitter that this node showed."""
 
-from holdfast.controller.state.model import Finding, Instant, Node, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node, Options
 from holdfast.wire import types as t
 
 _WEIGHT = 0.1  # of the newest gap in the running mean

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import nearest, parse_seconds
 from holdfast.controller.detectors.base.moves import Fault, Move
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.base.windows import BoundedDict, GrowthWindow, Latch
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.facts.xid import RECOVERY_ACTIONS, RecoveryAction
 from holdfast.wire import types as t
 

@@ -2,7 +2,8 @@
 
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.base.windows import Latch
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import types as t
 
 _K = t.FindingKind

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.base.windows import BoundedDict, GrowthWindow, Latch, RateWindow
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import types as t
 
 _K = t.FindingKind

@@ -7,7 +7,8 @@ again only when a more severe one comes.
 from dataclasses import dataclass
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.facts.sxid import SXid, Weight
 from holdfast.wire import types as t
 

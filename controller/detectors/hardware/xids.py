@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.base.windows import BoundedDict
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.facts import nvlink5, xid
 from holdfast.facts.xid import RecoveryAction, Xid, XidEntry
 from holdfast.wire import types as t

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass, field
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 _KIND = t.FindingKind.TRAFFIC_STOPPED

@@ -10,7 +10,8 @@ import numpy as np
 
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.network.traffic_pattern import StepTraffic, Volume
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 _K = t.FindingKind

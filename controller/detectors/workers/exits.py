@@ -2,7 +2,8 @@
 
 import signal
 
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.facts import tracebacks
 from holdfast.wire import types as t
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from holdfast.controller.detectors.workers.pause import Pause, named
 from holdfast.controller.detectors.workers.standstill import Standstill, behind
-from holdfast.controller.state.model import Finding, Instant, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Options
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.graph import HangVerdict, Reason
 from holdfast.diagnostics.hang.stack_tree import Stack, odd_ranks

@@ -11,7 +11,8 @@ from collections import deque
 import numpy as np
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 _K = t.FindingKind

@@ -5,7 +5,8 @@ from collections import deque
 from statistics import median
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 _KEPT = 128  # values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from holdfast.base.address import format_address, is_loopback
-from holdfast.base.config import ClientConfig
+from holdfast.base.config.client import ClientConfig
 from holdfast.base.errors import Conflict, HoldfastError, NotFound, ProtocolError, Unavailable, UsageError
 from holdfast.base.files import read_text
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from holdfast.base.config import ClientConfig, load
+from holdfast.base.config.client import ClientConfig
+from holdfast.base.config.load import load
 from holdfast.base.errors import HoldfastError
 from holdfast.cli.common.client import Client, Json
 from holdfast.facts.faults import KINDS

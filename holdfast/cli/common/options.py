@@ -14,7 +14,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from holdfast.base import log, settings
-from holdfast.base.config import AgentConfig, ClientConfig, ControllerConfig, load
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.client import ClientConfig
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import load
 from holdfast.cli.common import completion
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.usage import CONNECTION

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.base import private
-from holdfast.base.config import DemoConfig
+from holdfast.base.config.client import DemoConfig
 from holdfast.base.errors import HoldfastError, Unavailable
 from holdfast.cli.common import completion, interrupts, output
 from holdfast.cli.common.client import OVER, Client

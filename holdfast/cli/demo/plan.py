@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.config import DemoConfig
+from holdfast.base.config.client import DemoConfig
 from holdfast.base.errors import UsageError
 from holdfast.cli.common.bounds import check_local
 from holdfast.facts.faults import CONTROLLER_KINDS, FaultSpec, parse_faults

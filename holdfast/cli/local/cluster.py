@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.base import log, private
-from holdfast.base.config import ClientConfig
+from holdfast.base.config.client import ClientConfig
 from holdfast.base.errors import HoldfastError, Unavailable
 from holdfast.base.service import PARENT
 from holdfast.cli.common import interrupts

@@ -1,6 +1,6 @@
 """`holdfast agent`: the daemon of one node."""
 
-from holdfast.base.config import AgentConfig
+from holdfast.base.config.agent import AgentConfig
 from holdfast.cli.common.options import configured
 from holdfast.cli.serve import daemons
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.base.config import AgentConfig
+from holdfast.base.config.agent import AgentConfig
 from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import needs

@@ -1,6 +1,6 @@
 """`holdfast controller`: the controller's daemon."""
 
-from holdfast.base.config import ControllerConfig
+from holdfast.base.config.controller import ControllerConfig
 from holdfast.cli.common.options import configured
 from holdfast.cli.serve import daemons
 

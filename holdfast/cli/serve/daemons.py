@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.base import log
-from holdfast.base.config import AgentConfig, ControllerConfig, load
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import load
 from holdfast.base.service import gc_paused
 from holdfast.base.settings import former_names
 from holdfast.cli.common.extras import needs

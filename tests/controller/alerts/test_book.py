@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.controller.alerts.book import Book, JobView
 from holdfast.controller.alerts.notice import Notice, Pace, Sent, Stage, Traits, is_due
 from holdfast.controller.job.policy import Move
-from holdfast.controller.state.model import Finding, Incident, IncidentState
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.wire import types as t
 
 KIND = t.FindingKind

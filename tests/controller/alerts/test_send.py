@@ -23,7 +23,7 @@ from holdfast.controller.alerts.formats import Message
 from holdfast.controller.alerts.notice import Pace
 from holdfast.controller.alerts.receivers import Receiver, parse_receivers
 from holdfast.controller.alerts.send import Sender
-from holdfast.controller.state.model import Incident
+from holdfast.controller.state.incidents import Incident
 from holdfast.wire import types as t
 from tests.controller.alerts.test_book import alert
 

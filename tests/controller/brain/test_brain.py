@@ -9,7 +9,8 @@ from holdfast.controller.state.events import (
     FrameSeen,
     Tick,
 )
-from holdfast.controller.state.model import IncidentState, JobStatus
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import STEP, Virtual, training, trains_again
 

@@ -7,7 +7,8 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.controller.state.events import CordonRequested, EvictRequested, ResultSeen, Send
 from holdfast.controller.state.goodput import Account
-from holdfast.controller.state.model import IncidentState, JobStatus, Options
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import JobStatus, Options
 from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

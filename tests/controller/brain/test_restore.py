@@ -16,7 +16,8 @@ from holdfast.controller.brain.restore import REMEDY
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.shell.report import _incident
 from holdfast.controller.state.events import EventSeen, Tick
-from holdfast.controller.state.model import IncidentState, Instant, JobStatus
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import Instant, JobStatus
 from holdfast.controller.state.progress import RestartAttempt
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback

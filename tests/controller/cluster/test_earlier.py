@@ -1,7 +1,7 @@
 """What an incident has in common with those before it."""
 
 from holdfast.controller.cluster.earlier import MOST, earlier
-from holdfast.controller.state.model import Finding, Incident
+from holdfast.controller.state.incidents import Finding, Incident
 from holdfast.wire import types as t
 
 K = t.FindingKind

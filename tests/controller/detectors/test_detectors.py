@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from holdfast.controller.detectors.agents.silence import frame_interval, note_arrival, silence_finding, silence_limit
 from holdfast.controller.detectors.network.traffic import TrafficDetector
 from holdfast.controller.detectors.workers.training import loss_finding
-from holdfast.controller.state.model import Finding, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Node
 from holdfast.wire import types as t
 from tests.controller.support.standstills import OPTIONS, at
 

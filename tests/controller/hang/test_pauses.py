@@ -11,7 +11,8 @@ from holdfast.controller.detectors.workers.pause import Pause
 from holdfast.controller.hang import pauses
 from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy
-from holdfast.controller.state.model import Finding, Instant, Job, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job, Options
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Liveness, Sight
 from holdfast.wire import types as t

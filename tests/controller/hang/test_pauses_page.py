@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.config import ControllerConfig
+from holdfast.base.config.controller import ControllerConfig
 from holdfast.cli.job.run import run
 from holdfast.controller.app import _options
 from holdfast.controller.detectors.workers.hang import HangDetector

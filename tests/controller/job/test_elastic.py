@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from holdfast.controller.cluster.placement import place
 from holdfast.controller.state.events import CordonRequested, EvictRequested, FrameSeen, Send
 from holdfast.controller.state.history import History
-from holdfast.controller.state.model import IncidentState, JobSpec, JobStatus, Node, Options
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import JobSpec, JobStatus, Node, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, trains_again

@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.controller.state.events import EventSeen, Found, FrameSeen, StopRequested
-from holdfast.controller.state.model import Finding, JobStatus
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training
 

@@ -5,7 +5,8 @@ import pytest
 from holdfast.controller.detectors.workers.exits import exit_finding
 from holdfast.controller.job.leavers import WITHIN_S
 from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import Finding, Instant, JobStatus
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.controller.job.policy import Case, Move, count_try, decide
-from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Job, JobSpec, Options
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.controller.state.model import IncidentState, JobStatus
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
 

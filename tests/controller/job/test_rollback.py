@@ -7,7 +7,8 @@ from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
 from holdfast.controller.state.events import FrameSeen
 from holdfast.controller.state.goodput import Account
-from holdfast.controller.state.model import IncidentState, JobStatus, Options
+from holdfast.controller.state.incidents import IncidentState
+from holdfast.controller.state.model import JobStatus, Options
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, counts, from_environment, to_text
 from tests.controller.support.virtual import Virtual, training, trains_again

@@ -1,7 +1,7 @@
 """A store that fails is reported once, whichever node reports it, until it can be written again."""
 
 from holdfast.controller.state.events import Action, EventSeen, Record, StopRequested
-from holdfast.controller.state.model import Incident, IncidentState
+from holdfast.controller.state.incidents import Incident, IncidentState
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
 

@@ -2,7 +2,7 @@
 
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.state.events import Found, Record, StopRequested, StragglersSeen
-from holdfast.controller.state.model import Incident, IncidentState
+from holdfast.controller.state.incidents import Incident, IncidentState
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training
 

@@ -10,7 +10,8 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.controller.journal.recording import Recorder, Reported, Start, compared, did, read
 from holdfast.controller.state import events as e
-from holdfast.controller.state.model import Finding, Instant, JobSpec, Options
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, JobSpec, Options
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

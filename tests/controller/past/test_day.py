@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.controller.journal.moments import Moment
 from holdfast.controller.past.day import DAY_S, MOST_SAMPLES, day, then
-from holdfast.controller.state.model import Finding, Incident, IncidentState
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.wire import types as t
 
 NOW = 1_790_000_000.0

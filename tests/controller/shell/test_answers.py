@@ -28,7 +28,7 @@ from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import DiagnoseRequested, EventSeen, ResultSeen
-from holdfast.controller.state.model import Finding, Incident, IncidentState
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.diagnostics.steps import span_table
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.certs import write_cluster
-from holdfast.base.config import ControllerConfig, Tls
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.parts import Tls
 from holdfast.base.errors import UsageError
 from holdfast.controller.app import build
 from holdfast.controller.detectors.base.table import Tuning

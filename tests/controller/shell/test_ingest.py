@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.controller.state.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, Record, ResultSeen
+from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Incident, Job, JobSpec, Options
+from holdfast.controller.state.model import Job, JobSpec, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.stage import agent, eventually, stage, wire_to, with_job

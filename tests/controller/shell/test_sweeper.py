@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.config import ControllerConfig
+from holdfast.base.config.controller import ControllerConfig
 from holdfast.base.errors import UsageError
 from holdfast.controller.app import build
 from holdfast.controller.journal.journal import Journal

@@ -14,7 +14,8 @@ from holdfast.controller.simulation.pauses import SHARES, PauseKind, SimulatedPa
 from holdfast.controller.simulation.run import simulate
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.events import RestartRequested
-from holdfast.controller.state.model import Finding, Incident, Options
+from holdfast.controller.state.incidents import Finding, Incident
+from holdfast.controller.state.model import Options
 from holdfast.wire import types as t
 
 SMALL = ClusterShape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.controller.state.model import Incident, IncidentState
+from holdfast.controller.state.incidents import Incident, IncidentState
 
 
 @pytest.mark.parametrize(

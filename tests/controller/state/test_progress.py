@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.state.events import EventSeen, FrameSeen
-from holdfast.controller.state.model import Incident, Job, JobStatus
+from holdfast.controller.state.incidents import Incident
+from holdfast.controller.state.model import Job, JobStatus
 from holdfast.controller.state.progress import FEW_STEPS, STARTUP_S, Progress
 from holdfast.wire import types as t
 from tests.controller.support.virtual import STEP, Virtual

@@ -8,7 +8,7 @@ from holdfast.controller.http.facade import Json
 from holdfast.controller.journal.moments import Moment
 from holdfast.controller.past import day as past
 from holdfast.controller.past.moment import EVERY_S, moment
-from holdfast.controller.state.model import Finding, Incident, IncidentState
+from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.wire import types as t
 
 LOST_S = (7200.0, 6600.0)

@@ -19,8 +19,9 @@ from holdfast.controller.state.events import (
     Send,
     Tick,
 )
+from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Incident, Instant, Job, JobSpec, JobStatus, Options
+from holdfast.controller.state.model import Instant, Job, JobSpec, JobStatus, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment

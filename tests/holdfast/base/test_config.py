@@ -8,17 +8,11 @@ import pytest
 
 from holdfast.base import log
 from holdfast.base.address import bind, check_exposure, check_target, claim_port, is_loopback, parse_address
-from holdfast.base.config import (
-    SECTIONS,
-    AgentConfig,
-    ClientConfig,
-    ControllerConfig,
-    DemoConfig,
-    Tls,
-    default_state_dir,
-    find_file,
-    load,
-)
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.client import ClientConfig, DemoConfig
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import SECTIONS, find_file, load
+from holdfast.base.config.parts import Tls, default_state_dir
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import field_docs, former_names, parse_bytes, parse_seconds
 

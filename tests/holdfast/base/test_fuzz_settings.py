@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.config import SECTIONS, load
+from holdfast.base.config.load import SECTIONS, load
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import variable
 from holdfast.trainer.__main__ import parse_all

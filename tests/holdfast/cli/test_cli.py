@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.config import ClientConfig
+from holdfast.base.config.client import ClientConfig
 from holdfast.base.errors import Conflict, NotFound, Unavailable, UsageError, exit_code
 from holdfast.cli.common.client import Client
 from holdfast.cli.main import main

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.config import ControllerConfig, load
+from holdfast.base.config.controller import ControllerConfig
+from holdfast.base.config.load import load
 from holdfast.base.errors import UsageError
 from holdfast.controller.app import build
 from holdfast.controller.detectors.base.table import Response, Tuning, parse, rows

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.base.windows import GrowthWindow, Latch
 from holdfast.controller.detectors.hardware.gpu import GpuDetector
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import types as t
 
 GIB = float(1 << 30)

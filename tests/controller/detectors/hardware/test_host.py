@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.hardware.host import HostDetector
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import types as t
 
 GIB = float(1 << 30)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.base.windows import RateWindow
 from holdfast.controller.detectors.hardware.links import LinkDetector
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.wire import types as t
 
 EVERY = 5.0

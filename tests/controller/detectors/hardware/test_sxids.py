@@ -8,7 +8,8 @@ from holdfast.agent.logs import rules as log_rules
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.hardware.sxids import SXidDetector
 from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.facts import sxid
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual

@@ -7,7 +7,8 @@ from holdfast.agent.collectors import kernel_log
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.hardware.xids import XidDetector
 from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import Finding, Instant, Node
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant, Node
 from holdfast.facts import xid
 from holdfast.facts.xid import Xid
 from holdfast.wire import types as t

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.network.traffic_pattern import BIN, Bins, Volume, find_period
 from holdfast.controller.detectors.network.volumes import Judge, VolumeDetector
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 MB = 1e6

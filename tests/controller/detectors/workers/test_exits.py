@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.controller.detectors.workers.exits import exit_finding, root_cause
-from holdfast.controller.state.model import Finding
+from holdfast.controller.state.incidents import Finding
 from holdfast.wire import types as t
 from tests.controller.support.standstills import at
 

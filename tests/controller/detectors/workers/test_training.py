@@ -12,7 +12,8 @@ from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.workers.pace import PaceDetector
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
 from holdfast.controller.state.events import FrameSeen
-from holdfast.controller.state.model import Finding, Instant
+from holdfast.controller.state.incidents import Finding
+from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from typer.main import get_command
 
-from holdfast.base.config import ClientConfig
+from holdfast.base.config.client import ClientConfig
 from holdfast.cli.common import completion
 from holdfast.cli.main import build, main
 from tests.holdfast.support.fake_controller import FakeController

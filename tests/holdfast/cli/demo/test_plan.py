@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.config import DemoConfig
+from holdfast.base.config.client import DemoConfig
 from holdfast.base.errors import UsageError
 from holdfast.cli.demo import view as demo_view
 from holdfast.cli.demo.plan import job_spec, layout, make_plan, mortal_nodes

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.base.config import DemoConfig
+from holdfast.base.config.client import DemoConfig
 from holdfast.cli.common import output
 from holdfast.cli.demo.plan import make_plan
 from holdfast.cli.demo.view import View

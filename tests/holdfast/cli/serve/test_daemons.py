@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from holdfast.base.config import AgentConfig, ControllerConfig
+from holdfast.base.config.agent import AgentConfig
+from holdfast.base.config.controller import ControllerConfig
 from holdfast.cli.main import main
 from holdfast.cli.serve import daemons
 

@@ -1,6 +1,7 @@
 """A scripted controller for tests of the commands."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +17,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeController]:
     monkeypatch.setenv("COLUMNS", "200")
     yield controller
     controller.close()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.touch()
+    return str(path)

@@ -21,6 +21,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire.plans import encode_plan
 from holdfast.wire.types import STEP_PARTS, NodeState
 from tests.controller.support.fake_job import FakeJob
+from tests.controller.support.fake_metrics import fake_job_metrics, fake_metrics
 from tests.controller.support.fake_past import fake_day, fake_then
 from tests.controller.support.fake_training import PHASES, STATES
 
@@ -275,49 +276,11 @@ class FakeFacade(FakeJob):
         return int(peak * (0.85 + 0.15 * self.random.random())) if not self.script else 0
 
     def metrics(self) -> Json:
-        return {
-            "frames_total": self.serial * self.num_nodes,
-            "frame_bytes_total": self.serial * self.num_nodes * 900,
-            "events_total": 12,
-            "malformed_total": 0,
-            "refused_total": {"step": 2},
-            "alerts_suppressed_total": 0,
-            "bugs_total": 0,
-            "commands_total": {"ok": 5},
-            "steps_total": max(0, self.step + 1) * self.world,
-            "journal_seconds_total": 0.25,
-            "journal_failing": False,
-            "loop_lag_seconds": 0.0004,
-            "certificates": {"controller": self.started + 9e6, "node0": self.started + 9e6},
-            "findings_total": {"worker-killed": len(self.known_incidents)},
-            "incidents_total": {"worker-killed": len(self.known_incidents)},
-            "spans_total": 1000,
-            "spans_lost_total": 3,
-            "notifications_total": {"slack": {"sent": 4, "failed": 1, "refused": 0}},
-            "diagnoses_running": 0,
-            "diagnostics": [
-                {"node": "node0", "test": "gemm", "metric": "flops", "grade": "fail", "value": 4e10},
-                {"node": "node0", "test": "gemm", "metric": "", "grade": "pass", "value": None},
-                {"node": "node1", "test": "nvml", "metric": "", "grade": "pass", "value": None},
-            ],
-        }
+        return fake_metrics(self)
 
     def job_metrics(self) -> list[Json]:
         shown = [job for job in self._present() if job.job_state in ACTIVE or job is self.newest]
-        return [
-            {
-                "job": job.document(),
-                "ranks": job.ranks(job.id),
-                "blame": {"self_ratio": dict.fromkeys(range(job.world), 1.0), "induced_s": {1: 2.5}, "victim_s": {}},
-                "lost_seconds": {"recovery": 4.5},
-                "productive_seconds": 99.0,
-                "unsaved_seconds": 1.0,
-                "queued_seconds": 6.0,
-                "wall_seconds": 110.5,
-                "slow_cost": 0.03,
-            }
-            for job in shown
-        ]
+        return [fake_job_metrics(job, job.ranks(job.id)) for job in shown]
 
     def version(self) -> int:
         return self.serial + sum(job.serial for job in self.others)

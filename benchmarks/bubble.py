@@ -1,6 +1,6 @@
 """The bubble of each pipeline schedule, measured: real processes, real messages over gloo, computation that sleeps.
 
-python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--json]
+python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--late 0] [--json]
 
 A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
 cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
@@ -8,20 +8,27 @@ and more of it on a busy machine: the longer the unit, the less. The bubble is 1
 repeats after one to warm up, the median counts. `formula` is the simulator's figure for doubling, if the micro-batches
 are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second
 one, as it has no input to give a gradient to.
+
+With `--late X` each message arrives 0 to X units late, at random, and none overtakes another one of its link. `formula`
+is then the mean of 30 simulated steps, and the mean of the repeats counts: `--schedules 1f1b eager-1f1b axonn --late 3`.
 """
 
 import argparse
 import multiprocessing
 import os
+import queue
+import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from common import finish, parser
 
+from holdfast.plan.dynamic import jittered, simulate_ready
 from holdfast.plan.plan import COMPUTE, Action, Op, Plan
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
@@ -31,6 +38,7 @@ from holdfast.trainer.settings.layout import TrainerLayout
 
 NAMES = tuple(SCHEDULES)
 FORWARD, BACKWARD = 1, 2
+SEEDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,19 @@ class Case:
             "merak": early - 3,
         }.get(self.schedule, 0)
 
+    def simulated(self, late: float) -> float:
+        """The mean bubble where messages are up to `late` units late."""
+        took = durations(FORWARD, BACKWARD, self.layout.chunks)
+        makespans = []
+        for seed in range(SEEDS):
+            latency = jittered(0, late, seed)
+            if SCHEDULES[self.schedule].is_message_driven:
+                bare = SCHEDULES[self.schedule].plan(self.ranks, 1, self.micro_batches)
+                makespans.append(simulate_ready(bare, took, 2 * self.ranks, latency).timeline.makespan)
+            else:
+                makespans.append(simulate(self.plan, took, latency).makespan)
+        return 1 - self.work / self.layout.chunks / mean(makespans)
+
     @property
     def formula(self) -> float:
         chunks = self.layout.chunks
@@ -91,7 +112,7 @@ class Case:
         return sum(line.bubble) / self.ranks
 
 
-def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[float]]:
+def measure(cases: Sequence[Case], unit_s: float, repeats: int, late: float = 0.0) -> list[list[float]]:
     """For each case the bubble of each repeat. All cases have as many ranks; each rank is a process of its own."""
     preload()
     forked = multiprocessing.get_context("fork")
@@ -100,7 +121,7 @@ def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[flo
     with tempfile.TemporaryDirectory() as folder:
         work: Callable[..., None] = _rank
         processes = [
-            forked.Process(target=work, args=(rank, cases, unit_s, repeats, f"{folder}/store", writer))
+            forked.Process(target=work, args=(rank, cases, unit_s, repeats, late, f"{folder}/store", writer))
             for rank in range(ranks)
         ]
         for process in processes:
@@ -115,23 +136,24 @@ def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[flo
     return found
 
 
-def _rank(rank: int, cases: Sequence[Case], unit_s: float, repeats: int, store: str, results: Any) -> None:
+def _rank(rank: int, cases: Sequence[Case], unit_s: float, repeats: int, late: float, store: str, results: Any) -> None:
     import torch.distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", store=dist.FileStore(store, cases[0].ranks), rank=rank, world_size=cases[0].ranks)
-    bubbles = [_bubbles(case, rank, unit_s, repeats) for case in cases]
+    bubbles = [_bubbles(case, rank, unit_s, repeats, late) for case in cases]
     if rank == 0:
         results.send(bubbles)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
+def _bubbles(case: Case, rank: int, unit_s: float, repeats: int, late: float) -> list[float]:
     import torch
     import torch.distributed as dist
 
     from holdfast.trainer.pipeline.executor import Executor
+    from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
     from holdfast.trainer.pipeline.shared_state import Sharing
     from holdfast.trainer.pipeline.stage import Stage
 
@@ -140,7 +162,12 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     group = dist.group.WORLD
     assert group is not None
     stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
-    executor = Executor(case.plan, rank, stages, _difference, group, torch.zeros(2, 4))
+    kind = MessageDrivenExecutor if SCHEDULES[case.schedule].is_message_driven else Executor
+    executor = kind(case.plan, rank, stages, _difference, group, torch.zeros(2, 4))
+    if isinstance(executor, MessageDrivenExecutor):
+        executor.drive(2 * case.ranks)
+    if late:
+        _delay(executor._messages, late * unit_s, random.Random(rank))
     inputs = torch.ones(2 * count, 4) if 0 in layout.stages_of(rank) else None
     target = torch.zeros(2 * count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
@@ -154,6 +181,32 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - case.work * unit_s / float(makespan))
     return found[1:]
+
+
+def _delay(messages: Any, most_s: float, rng: random.Random) -> None:
+    """Hand each message over up to so much late, while the rank goes on; those of one direction stay in order."""
+    send, finish_ = messages.send, messages.finish
+    waiting: dict[Any, queue.Queue[Any]] = {}
+
+    def deliver(letters: queue.Queue[Any]) -> None:
+        while True:
+            due, action, tensors = letters.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            send(action, tensors)
+            letters.task_done()
+
+    def later(action: Action, tensors: Any) -> None:
+        if action.op not in waiting:
+            waiting[action.op] = queue.Queue()
+            threading.Thread(target=deliver, args=(waiting[action.op],), daemon=True).start()
+        waiting[action.op].put((time.monotonic() + rng.uniform(0, most_s), action, tensors))
+
+    def finish() -> None:
+        for letters in waiting.values():
+            letters.join()
+        finish_()
+
+    messages.send, messages.finish = later, finish
 
 
 def _difference(out: Any, target: Any, share: float) -> Any:
@@ -214,16 +267,18 @@ def main() -> None:
     made.add_argument("--micro-batches", type=int, default=0, help="in a step; 0: two for each rank")
     made.add_argument("--unit-ms", type=float, default=80.0, help="of a stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--late", type=float, default=0.0, metavar="X", help="units by which messages are late at most")
     options: argparse.Namespace = made.parse_args()
     rows, medians, formulas = [], {}, {}
     for ranks in options.ranks:
         count = options.micro_batches or 2 * ranks
         unit_s = options.unit_ms / 1000
         cases = [Case(name, ranks, count) for name in options.schedules]
-        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats), strict=True):
+        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats, options.late), strict=True):
             name = f"{case.schedule} D={ranks} V={case.layout.chunks} N={count}"
-            medians[name], formulas[name] = median(bubbles), case.formula
-            rows.append([name, case.formula, median(bubbles), median(bubbles) - case.formula])
+            medians[name] = mean(bubbles) if options.late else median(bubbles)
+            formulas[name] = case.simulated(options.late) if options.late else case.formula
+            rows.append([name, formulas[name], medians[name], medians[name] - formulas[name]])
     result = {"medians_bubble": {"holdfast": medians, "formula": formulas}}
     finish(result, options.json, ["schedule", "formula", "measured", "apart"], rows)
 

@@ -57,6 +57,12 @@ class RankMesh:
     def pp_group(self) -> dist.ProcessGroup:
         return self.device_mesh.get_group("pp")
 
+    def second_pp_group(self) -> dist.ProcessGroup:
+        """Another group of this rank's pipeline, which waits for nothing in the first. Called by all of its ranks."""
+        layout = self.layout
+        ranks = [(p * layout.dp + self.dp_rank) * layout.tp + self.tp_rank for p in range(layout.pp)]
+        return group_of(ranks, self.timeout, "pp-back")
+
     @functools.cached_property
     def all_pipes(self) -> dist.ProcessGroup:
         """The ranks with replicas of this rank's stages, in all pipes and all of dp: the same ones for each stage.

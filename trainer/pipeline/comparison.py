@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from holdfast.plan.dynamic import simulate_ready
 from holdfast.plan.memory import live
 from holdfast.plan.plan import COMPUTE, SENDS, Plan
 from holdfast.plan.simulate import Timeline, durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
+from holdfast.trainer.schedules.axonn import default_limit
 from holdfast.trainer.schedules.table import SCHEDULES, Schedule
 from holdfast.trainer.settings.layout import TrainerLayout
 
@@ -129,9 +131,18 @@ def estimate(pipeline: Pipeline, schedule: Schedule) -> Estimate:
         raise ValueError(obstacle)
     layout = TrainerLayout(pipeline.ranks, 1, 1, chunks, pipeline.micro_batches, schedule.placement)
     computations = schedule.build(pipeline.ranks, chunks, pipeline.micro_batches)
-    plan = job_plan(layout, schedule.name, layout.stages, computations, ahead=POSTED_AHEAD[pipeline.device])
     took = durations(pipeline.forward, pipeline.backward, layout.stages // pipeline.ranks)
-    timeline = simulate(plan, took, pipeline.message)
+    timeline = None
+    if schedule.is_message_driven:
+        found = simulate_ready(
+            schedule.plan(pipeline.ranks, chunks, pipeline.micro_batches),
+            took,
+            default_limit(pipeline.ranks),
+            pipeline.message,
+        )
+        computations, timeline = list(found.plan.orders), found.timeline
+    plan = job_plan(layout, schedule.name, layout.stages, computations, ahead=POSTED_AHEAD[pipeline.device])
+    timeline = timeline or simulate(plan, took, pipeline.message)
     stages = [{action.stage for action in order if action.op in COMPUTE} for order in plan.orders]
     return Estimate(
         schedule,

@@ -30,12 +30,20 @@ class Executor:
     """One rank's part of a plan."""
 
     def __init__(
-        self, plan: Plan, rank: int, stages: Sequence[Stage], loss: LossFunction, group: dist.ProcessGroup, like: Tensor
+        self,
+        plan: Plan,
+        rank: int,
+        stages: Sequence[Stage],
+        loss: LossFunction,
+        group: dist.ProcessGroup,
+        like: Tensor,
+        back: dist.ProcessGroup | None = None,
     ) -> None:
-        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this."""
+        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this, and
+        gradients go over `back` if it is given."""
         self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
-        self._messages = Messages(plan, rank, group, like, self._pieces)
+        self._messages = Messages(plan, rank, group, like, self._pieces, back)
         order = plan.orders[rank]
         self._again = {(a.stage, a.micro_batch) for a in order if a.op is Op.RECOMPUTE}
         self._gathers = list(_gathers(order))
@@ -62,14 +70,18 @@ class Executor:
         self._messages.begin()
         for stage in self._stages.values():
             stage.begin()
-        for do in self._todo:
-            do()
+        self._run()
         for state in self._reduced:
             state.finish()
         self._messages.finish()
 
-    def _bound(self, order: Order) -> Iterator[Callable[[], None]]:
-        """What to do for each action but those of the loop around the step: reading data, the optimizer."""
+    def _run(self) -> None:
+        """Do the list's actions."""
+        for _, do in self._todo:
+            do()
+
+    def _bound(self, order: Order) -> Iterator[tuple[Action, Callable[[], object]]]:
+        """Each action with what to do for it, but those of the loop around the step: reading data, the optimizer."""
         lasts = {(a.pipe, a.stage): a for a in order if a.op in LAST_BACKWARDS}
         is_forward = {action.id: before for action, before in self._gathers}
         busy = [action for action in order if action.op in COMPUTE or action.op is Op.REDUCE_GRAD]
@@ -78,32 +90,32 @@ class Executor:
             is_last = lasts.get((action.pipe, action.stage)) is action
             match action.op:
                 case Op.FORWARD:
-                    yield partial(self._forward, stage, action, pieces)
+                    yield action, partial(self._forward, stage, action, pieces)
                 case Op.RECOMPUTE:
-                    yield partial(self._recompute, stage, action, pieces)
+                    yield action, partial(self._recompute, stage, action, pieces)
                 case Op.BACKWARD:
-                    yield partial(self._backward, stage, action, pieces, is_last)
+                    yield action, partial(self._backward, stage, action, pieces, is_last)
                 case Op.BACKWARD_INPUT:
-                    yield partial(self._backward_input, stage, action, pieces)
+                    yield action, partial(self._backward_input, stage, action, pieces)
                 case Op.BACKWARD_WEIGHT:
-                    yield partial(self._backward_weight, stage, action, pieces, is_last)
+                    yield action, partial(self._backward_weight, stage, action, pieces, is_last)
                 case Op.RECV_FORWARD | Op.RECV_BACKWARD:
-                    yield partial(self._messages.post, action, pieces)
+                    yield action, partial(self._messages.post, action, pieces)
                 case Op.SEND_FORWARD:
-                    yield partial(self._send_forward, action, pieces)
+                    yield action, partial(self._send_forward, action, pieces)
                 case Op.SEND_BACKWARD:
-                    yield partial(self._send_backward, action, pieces)
+                    yield action, partial(self._send_backward, action, pieces)
                 case Op.UNSHARD if stage.state.sharing.units:
-                    yield partial(_start_gathering, stage, action, is_forward[action.id])
+                    yield action, partial(_start_gathering, stage, action, is_forward[action.id])
                 case Op.UNSHARD:
-                    yield partial(stage.state.gather, action)
+                    yield action, partial(stage.state.gather, action)
                 case Op.RESHARD if not stage.state.sharing.units:  # else a part of the computation before it
-                    yield stage.state.free
+                    yield action, stage.state.free
                 case Op.REDUCE_GRAD:
                     if (action.pipe, action.stage) not in lasts:
-                        yield stage.state.contribute_nothing
+                        yield action, stage.state.contribute_nothing
                     # The last of all waits at once, the others until there is nothing else to do.
-                    yield partial(stage.state.reduce, action, action is busy[-1])
+                    yield action, partial(stage.state.reduce, action, action is busy[-1])
                 case Op.RESHARD | Op.LOAD | Op.STEP:
                     pass
                 case _:

@@ -6,6 +6,7 @@ checked (`holdfast.plan.check.verify`). The transport keeps one queue for each p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from holdfast.plan.plan import RECEIVES, SENDS, Action, Op, Plan
 from holdfast.trainer.pipeline.pieces import Piece, Pieces
 from holdfast.trainer.telemetry import spans
 
+_LOOK_S = 2e-5
+"""Between two looks at a GPU's receive: NCCL wakes nobody."""
+
 
 @dataclass(slots=True)
-class _Receive:
+class Receive:
     """A message on its way, piece by piece."""
 
     action: Action
@@ -34,20 +38,47 @@ class _Receive:
                     _wait(work)
             self.works.clear()
 
+    def arrive(self) -> None:
+        """Wait in another thread than the one that trains. What a GPU receives, the latter has to `wait` for as well:
+        its stream does not know of it."""
+        works = [work for work in self.works if work is not None]
+        if any(room.is_cuda for room in self.rooms.values()):
+            while not all(work.is_completed() for work in works):
+                time.sleep(_LOOK_S)
+            return
+        for work in works:
+            work.wait()
+        self.works.clear()
+
+
+_FORWARDS = {Op.SEND_FORWARD, Op.RECV_FORWARD}
+
 
 class Messages:
     """The messages of one rank in a step."""
 
-    def __init__(self, plan: Plan, rank: int, group: dist.ProcessGroup, like: Tensor, pieces: Pieces) -> None:
-        """`rank` counts within the pipeline, as `group` does. That of a whole micro-batch is `like` this one."""
-        self._group, self._pieces = group, pieces
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        group: dist.ProcessGroup,
+        like: Tensor,
+        pieces: Pieces,
+        back: dist.ProcessGroup | None = None,
+    ) -> None:
+        """`rank` counts within the pipeline, as `group` does. That of a whole micro-batch is `like` this one.
+
+        `back`: for gradients, of the same ranks, where the two directions of a link must not wait for each other.
+        """
+        self._pieces = pieces
+        self._groups = {op: group if op in _FORWARDS or back is None else back for op in SENDS | RECEIVES}
         self._peers = {
             action.id: plan.rank_of(_other(action), action.pipe)
             for action in plan.orders[rank]
             if action.op in SENDS | RECEIVES
         }
         self._like = {n: torch.empty_like(like[: len(like) // n], requires_grad=False) for n in pieces.counts}
-        self._posted: dict[tuple[Op, int, Piece], _Receive] = {}
+        self._posted: dict[tuple[Op, int, Piece], Receive] = {}
         self._sent: list[dist.Work | None] = []
 
     def begin(self) -> None:
@@ -55,14 +86,15 @@ class Messages:
         self._posted.clear()
         self._sent.clear()
 
-    def post(self, action: Action, pieces: Sequence[Piece]) -> None:
+    def post(self, action: Action, pieces: Sequence[Piece]) -> Receive:
         """Make room for a message, and do not wait for it."""
         rooms = {piece: torch.empty_like(self._like[self._pieces.count(piece[0])]) for piece in pieces}
         peer = self._peers[action.id]
-        works = [dist.irecv(room, group=self._group, group_src=peer) for room in rooms.values()]
-        receive = _Receive(action, rooms, works)
+        works = [dist.irecv(room, group=self._groups[action.op], group_src=peer) for room in rooms.values()]
+        receive = Receive(action, rooms, works)
         for piece in pieces:
             self._posted[action.op, action.stage, piece] = receive
+        return receive
 
     def take(self, op: Op, stage: int, piece: Piece) -> Tensor | None:
         """What the receive of this piece has brought, once it is there; None if none was posted."""
@@ -76,7 +108,8 @@ class Messages:
         """Hand a message over, piece by piece, and do not wait for its arrival."""
         peer = self._peers[action.id]
         with _span(action, tensors):
-            self._sent += [dist.isend(tensor, group=self._group, group_dst=peer) for tensor in tensors]
+            group = self._groups[action.op]
+            self._sent += [dist.isend(tensor, group=group, group_dst=peer) for tensor in tensors]
 
     def finish(self) -> None:
         """Wait until everything sent has gone."""

@@ -12,9 +12,11 @@ from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
 from holdfast.trainer.pipeline.shared_state import Sharing
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
+from holdfast.trainer.schedules.axonn import axonn, default_limit
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -23,7 +25,10 @@ from holdfast.trainer.settings.layout import TrainerLayout
 def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> Plan:
     """The plan of the whole job: the same on every rank, whatever its place."""
     schedule, count = config.parallel.schedule, layout.local_micro_batches
-    computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
+    if SCHEDULES[schedule].is_message_driven:
+        computations = axonn(layout.pp, count, config.parallel.in_flight)
+    else:
+        computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
     return job_plan(
         layout,
         schedule,
@@ -70,7 +75,12 @@ def build_executor(
         for (index, pipe), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True)
     ]
     message = boundary(config, mesh.layout.tp, mesh.device)
-    return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message)
+    if not SCHEDULES[config.parallel.schedule].is_message_driven:
+        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message)
+    # NCCL does the messages of a link in one order, and here neither end knows the other one's.
+    back = mesh.second_pp_group() if mesh.device.type == "cuda" and mesh.layout.pp > 1 else None
+    driven = MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, back)
+    return driven.drive(config.parallel.in_flight or default_limit(mesh.layout.pp))
 
 
 def sharing_of(

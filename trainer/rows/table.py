@@ -21,7 +21,7 @@ TECHNIQUES = {
         Technique("C3", "Breadth-first pipeline", "Lamy-Poirier, MLSys 2023",
                   "parameters are gathered by stage (ZeRO stage 3)", pipelines.breadth_first),
         Technique("C4", "AxoNN: what is ready runs", "Singh and Bhatele, IPDPS 2022",
-                  "messages are late at random; simulated only", pipelines.axonn),
+                  "the time of messages or computations varies at random", pipelines.axonn),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.plan.plan import Layers, Mesh, Order, Plan
+from holdfast.trainer.schedules.axonn import axonn
 from holdfast.trainer.schedules.breadth_first import breadth_first
 from holdfast.trainer.schedules.chimera import backward_halving, chimera, forward_doubling, pipe_ranks
 from holdfast.trainer.schedules.gpipe import gpipe
@@ -61,6 +62,8 @@ class Schedule:
     """Backward for inputs and for weights are two actions."""
     whole_rounds: bool = False
     """Micro-batches must fill rounds of equal size, of about one a rank."""
+    is_message_driven: bool = False
+    """Its lists are one possible order: a rank computes what is ready."""
     when: str = ""
     """When a user chooses it, in a few words."""
 
@@ -146,6 +149,12 @@ SCHEDULES = {
                 ),
                 ("chimera-halving", backward_halving, 2, "as `chimera-doubling`, where only one fits"),
             )
+        ),
+        Schedule(
+            "axonn",
+            _one_stage(axonn),
+            is_message_driven=True,
+            when="the time of messages or of computations varies at random: what is ready runs",
         ),
         *(
             Schedule(name, _one_stage(build), when=when)

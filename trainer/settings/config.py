@@ -82,6 +82,9 @@ class ParallelConfig:
     """Order in which micro-batches go through the stages: docs/trainer.md compares them."""
     chunks: int = 0
     """Pieces of the model on each rank; 0: as many as the schedule has by default, see docs/trainer.md."""
+    in_flight: int = 0
+    """With schedule = axonn: micro-batches under way in a pipeline at most; 0: 2 x pp. More hide longer delays of
+    messages, and the first stage holds the activations of as many."""
     shard_vocabulary: bool = False
     """Split embedding and output layer over tp too: less memory, three more collectives per micro-batch."""
     sequence: bool = False

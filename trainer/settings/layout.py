@@ -127,6 +127,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
     if (unfit := schedule.obstacle(pp, local)) is not None:
         return f"parallel.schedule = {schedule.name} {unfit}"
+    if (unfit := _unfit_driven(config, tp)) is not None:
+        return unfit
     if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp)) is not None:
         return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
@@ -149,6 +151,26 @@ def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:
         return (
             f"parallel.schedule = {config.parallel.schedule} has whole replicas of each stage in its pipes "
             "(set parallel.zero = 0)"
+        )
+    return None
+
+
+def _unfit_driven(config: Config, tp: int) -> str | None:
+    """Why no rank can decide by itself what it computes next, None if it can, or does not."""
+    name, driven = config.parallel.schedule, SCHEDULES[config.parallel.schedule].is_message_driven
+    if config.parallel.in_flight < 0 or (config.parallel.in_flight and not driven):
+        return (
+            f"parallel.in_flight = {config.parallel.in_flight} needs parallel.schedule = axonn, and 1 or more "
+            "(0: the default)"
+        )
+    if not driven:
+        return None
+    if tp > 1:
+        return f"parallel.schedule = {name} lets each rank decide what is next, tp ranks decide together (set tp = 1)"
+    if config.parallel.zero == 3:
+        return (
+            f"parallel.schedule = {name} lets each rank decide what is next, and replicas gather parameters together "
+            "(set parallel.zero to 2 or less)"
         )
     return None
 

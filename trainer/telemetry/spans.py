@@ -125,6 +125,13 @@ def action(op: Op, stage: int, micro_batch: int = -1, turn: int = 0, num_bytes: 
     return _Block(_PARTS[op], _span(SPANS[op], op in _WORK, **named))
 
 
+def waited(op: Op, stage: int, micro_batch: int, since_ns: int, num_bytes: int) -> None:
+    """The span of a receive that has come now, for which nothing else was done since `since_ns` (monotonic): which one
+    is known only when it is there."""
+    now = time.monotonic_ns()
+    probe.record(SPANS[op], since_ns, now, stage=stage, micro_batch=micro_batch, num_bytes=num_bytes)
+
+
 def actions(op: Op, stages: Iterable[tuple[int, int]]) -> _Block:
     """An action that is one for several (stage, turn): a span for each, all of the same time."""
     return _Block(_PARTS[op], _All([_span(SPANS[op], op in _WORK, stage=s, turn=turn) for s, turn in stages]))

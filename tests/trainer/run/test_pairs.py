@@ -108,6 +108,12 @@ def test_the_cases_hold_every_pair_that_can_be() -> None:
         *(frozenset(("3L", schedule)) for schedule in SCHEDULES if SCHEDULES[schedule].halves_backward),
         *(frozenset(("3S", schedule)) for schedule in SCHEDULES if SCHEDULES[schedule].chunks == 1),
         *(
+            frozenset((other, schedule))
+            for other in ("3L", "true")  # ranks that compute together, each of which decides by itself
+            for schedule in SCHEDULES
+            if SCHEDULES[schedule].is_message_driven
+        ),
+        *(
             frozenset((zero, schedule))
             for zero in ZERO
             for schedule in SCHEDULES

@@ -33,6 +33,7 @@ CASES = [
     ("1", "merak-baseline", "float32"),
     ("2", "merak-early", "float32"),
     ("3L", "merak", "float32"),
+    ("1", "axonn", "bfloat16"),
 ]
 FAST = CASES[7]
 

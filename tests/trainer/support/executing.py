@@ -40,7 +40,7 @@ def _trained(rank: Joined, steps: int) -> dict[str, Any]:
     for step in range(steps):
         seen.append([])
         trainer.gradients(step)
-        digests.append([_digest(piece.shard.grad) for piece in trainer.optimizer.slices])
+        digests.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
         for piece in trainer.slices:
             piece.shard.grad = piece.parameter.grad = None
         seen.append([])
@@ -50,7 +50,7 @@ def _trained(rank: Joined, steps: int) -> dict[str, Any]:
     return {"losses": losses, "digests": digests, "spans": seen, "order": order}
 
 
-def _digest(tensor: torch.Tensor | None) -> str:
+def digest(tensor: torch.Tensor | None) -> str:
     assert tensor is not None
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return hashlib.sha256(local.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()

@@ -10,7 +10,7 @@ are no multiple of 2D, and for the zero-bubble schedules: their first stage does
 one, as it has no input to give a gradient to.
 
 With `--late X` each message arrives 0 to X units late, at random, and none overtakes another one of its link. `formula`
-is then the mean of 30 simulated steps, and the mean of the repeats counts: `--schedules 1f1b eager-1f1b axonn --late 3`.
+is then the mean of 30 simulated steps, and the mean of the repeats counts: `--schedules 1f1b axonn --late 3`.
 """
 
 import argparse

@@ -115,3 +115,14 @@ def test_bytes_of_a_view_are_in_order() -> None:
     assert bytes(to_bytes(HeldShard(number, number.shard, np.array(7, "u8")).part(number.shard))) == (7).to_bytes(
         8, "little"
     )
+
+
+def test_cells_along_a_dimension_are_joined_one_after_the_other() -> None:
+    # The first and the last third have one holder each, and the middle, cut in two by the targets, a third one.
+    sources = {TensorShard((0,), (4,)): [0], TensorShard((4,), (4,)): [1], TensorShard((8,), (4,)): [2]}
+    targets = {TensorShard((0,), (12,)): [3], TensorShard((0,), (6,)): [3], TensorShard((6,), (6,)): [3]}
+    assert [(c.shard.offset, c.shard.size, c.sources) for c in cells(sources, targets)] == [
+        ((0,), (4,), (0,)),
+        ((4,), (4,), (1,)),
+        ((8,), (4,), (2,)),
+    ]

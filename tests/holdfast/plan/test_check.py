@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.plan.check import dependencies, in_flight, verify
 from holdfast.plan.memory import live, replicas
-from holdfast.plan.plan import Layers, Mesh, Plan, from_csv
+from holdfast.plan.plan import RECEIVES, Layers, Mesh, Plan, from_csv
 
 BOTH_WAYS = """\
 0F0+1,1RECV_F2@1,1F2@1,1B2/0:2@1,1SEND_B2/0:2@1,1B2/1:2@1,1SEND_B2/1:2@1,0B0,0B1,0REDUCE_GRAD,1REDUCE_GRAD@1,0STEP,1STEP@1
@@ -75,6 +75,8 @@ def test_a_recompute_that_is_late_waits_for_the_gradient() -> None:
         ("0B1,0REDUCE_GRAD,1REDUCE_GRAD@1", "0B1,1REDUCE_GRAD@1,0REDUCE_GRAD", "ranks 0 and 1 reduce the gradients"),
         ("0STEP,1STEP@1", "0STEP,0STEP", "rank 0: 0STEP is there again"),
         ("1SEND_B2/1:2@1,", "", "rank 0 to 1: sends are not what the stages need"),
+        ("0B1,0REDUCE_GRAD,1REDUCE_GRAD@1", "0B1,0REDUCE_GRAD", "ranks 0 and 1 reduce the gradients"),
+        ("0REDUCE_GRAD@1,1REDUCE_GRAD", "1REDUCE_GRAD,0REDUCE_GRAD@1", "ranks 0 and 1 reduce the gradients"),
         ("0RECV_B2/0:2@1,0RECV_B2/1:2@1", "0RECV_B2/1:2@1,0RECV_B2/0:2@1", "not in the order of the sends"),
     ],
 )
@@ -101,3 +103,9 @@ def test_what_two_halves_of_a_backward_use_is_there_until_the_second() -> None:
     plan = dataclasses.replace(plan_of("0F0,0B0/0:2,0F1,0B0/1:2,0B1\n1F0,1B0,1F1,1B1\n", 2), replicas=())
     assert verify(plan) == []
     assert live(plan) == (2.0, 1.0)
+
+
+def test_sends_without_receives_are_found() -> None:
+    orders = [[a for a in order if a.op not in RECEIVES] for order in plan_of(BOTH_WAYS).orders]
+    faults = verify(dataclasses.replace(plan_of(BOTH_WAYS), orders=tuple(map(tuple, orders))))
+    assert "rank 0 to 1: receives are not in the order of the sends" in faults

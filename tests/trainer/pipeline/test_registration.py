@@ -106,3 +106,11 @@ def test_settings_and_the_table_need_no_torch() -> None:
         "load(overrides=[('parallel.schedule', 'zbv')])"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_one_rank_has_no_pipeline_of_several_stages(schedule: str) -> None:
+    one = SCHEDULES[schedule]
+    assert one.obstacle(1, 4) == ("needs pp of 2 or more" if one.chunks > 1 else None)
+    assert one.obstacle(2, 4) is None
+    assert one.parts == (2 if schedule == "chimera-halving" else 1)

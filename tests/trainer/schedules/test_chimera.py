@@ -175,3 +175,9 @@ def test_a_reduction_is_paid_where_nothing_hides_it() -> None:
     # At the end both reductions of a rank are bare; early ones go on beside its computations.
     assert took["end"] == 16 + 2 * cost
     assert took["eager"] == took["eager-opt"] == 16 + cost
+
+
+@pytest.mark.parametrize(("ranks", "pipes", "near"), [(6, 5, "4 on 8"), (5, 2, "2 on 6"), (8, 6, "6 on 12")])
+def test_a_refusal_names_the_next_number_of_ranks_that_fits(ranks: int, pipes: int, near: str) -> None:
+    with pytest.raises(ValueError, match=f"as {near}$"):
+        pipe_ranks(ranks, pipes)

@@ -40,6 +40,7 @@ def test_no_more_of_a_kind_is_released_than_was_taken() -> None:
     with pytest.raises(ValueError, match="less than none"):
         arena.take("weights", -1)
     arena.release("weights", 10)
+    arena.take("nothing", 0)
 
     assert arena.used_by == {"buffers": 10}
     assert arena.free == float("inf")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holdfast.plan.moves.shard_spec import ShardSpec
-from holdfast.plan.moves.simulate import simulate
+from holdfast.plan.moves.simulate import TransferTimeline, simulate
 from holdfast.plan.moves.strategies import Strategy, duration
 from holdfast.plan.moves.transfer_plan import TransferPlan, make_plan
 from holdfast.plan.moves.units import Unit, units
@@ -187,3 +187,9 @@ def test_a_layout_of_another_tensor_and_a_part_that_no_rank_has() -> None:
         spec.shard(0, (4, 4))
     with pytest.raises(ValueError, match=r"no rank holds the part of w at \[2\]"):
         units("w", ITEM, {TensorShard((0,), (2,)): [0]}, {TensorShard((0,), (4,)): [1]})
+
+
+def test_nothing_to_send_takes_no_time() -> None:
+    for strategy in Strategy:
+        assert duration(strategy, 3.0, (), 4) == 0
+    assert TransferTimeline((), (), 0).makespan == 0

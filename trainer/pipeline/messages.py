@@ -79,7 +79,8 @@ class Messages:
         }
         self._like = {n: torch.empty_like(like[: len(like) // n], requires_grad=False) for n in pieces.counts}
         self._posted: dict[tuple[Op, int, Piece], Receive] = {}
-        self._sent: list[dist.Work | None] = []
+        self._sent: dict[tuple[Op, int, Piece], dist.Work | None] = {}
+        """On their way: a transport keeps each message in memory until it is waited for."""
 
     def begin(self) -> None:
         """A step begins."""
@@ -102,6 +103,9 @@ class Messages:
         if receive is None:
             return None
         receive.wait()
+        if op is Op.RECV_BACKWARD:
+            # The gradient of what went forward is here, so that has arrived: this waits for nothing.
+            _wait(self._sent.pop((Op.SEND_FORWARD, stage, piece), None))
         return receive.rooms.pop(piece)
 
     def send(self, action: Action, tensors: Sequence[Tensor]) -> None:
@@ -109,11 +113,15 @@ class Messages:
         peer = self._peers[action.id]
         with _span(action, tensors):
             group = self._groups[action.op]
-            self._sent += [dist.isend(tensor, group=group, group_dst=peer) for tensor in tensors]
+            if any(tensor.is_cuda for tensor in tensors):  # gloo does not say what has arrived
+                self._sent = {key: work for key, work in self._sent.items() if work and not work.is_completed()}
+            for piece, tensor in zip(self._pieces.of(action), tensors, strict=True):
+                work = dist.isend(tensor, group=group, group_dst=peer)
+                self._sent[action.op, action.stage, piece] = work
 
     def finish(self) -> None:
         """Wait until everything sent has gone."""
-        for work in self._sent:
+        for work in self._sent.values():
             with spans.operation("pp:send"):
                 _wait(work)
         self._sent.clear()

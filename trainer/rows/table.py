@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from holdfast.trainer.rows import model, pipelines, transfers
+from holdfast.trainer.rows import layouts, model, network, optimizers, pipelines, transfers
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
     one.id: one
     for one in (
         Technique("M0", "MFU", "MegaScale, table 2", "always: it is what is reported", model.mfu),
+        Technique("M1", "Parallel block", "MegaScale, 3.1", "tp ranks wait for each other", layouts.parallel_block),
         Technique("M2", "Sliding-window attention", "MegaScale, 3.1", "sequences are long", model.window),
+        Technique("M3", "LAMB", "You et al., ICLR 2020; MegaScale, 3.1", "the batch is too large for AdamW",
+                  optimizers.lamb),
         Technique("M5", "Messages beside computation", "Zhuang et al., MLSys 2023; MegaScale, 3.2",
                   "messages between stages take a tenth of a forward or more", pipelines.messages),
+        Technique("M13", "Timeouts in order", "MegaScale, 3.6 and 6.3", "links flap", network.timeouts),
+        Technique("M20", "Order of ranks", "MegaScale, 3.1", "always: tp peers share a node", layouts.rank_order),
         Technique("P1", "1F1B", "Narayanan et al., SOSP 2019", "activations must be few", pipelines.one_f_one_b),
         Technique("P2", "Interleaved 1F1B", "Narayanan et al., SC 2021", "the bubble must shrink, backward stays whole",
                   pipelines.interleaved),
@@ -22,6 +27,7 @@ TECHNIQUES = {
                   "parameters are gathered by stage (ZeRO stage 3)", pipelines.breadth_first),
         Technique("C4", "AxoNN: what is ready runs", "Singh and Bhatele, IPDPS 2022",
                   "the time of messages or computations varies at random", pipelines.axonn),
+        Technique("C5", "ZeRO", "Rajbhandari et al., SC 2020", "replicas hold more than fits", layouts.zero),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",

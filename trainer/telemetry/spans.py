@@ -140,6 +140,11 @@ def actions(op: Op, stages: Iterable[tuple[int, int]]) -> _Block:
 _done: defaultdict[str, int] = defaultdict(int)  # operations by group
 
 
+def operations(group: str) -> int:
+    """How many operations of a group this rank has begun so far."""
+    return _done[group]
+
+
 def operation(name: str, num_bytes: int = 0) -> _Block:
     """As the probe's, as a block, and a span of the wait with its peers: "tp:all_reduce" is of this rank's tp
     peers. All of them do the operations of a group in one order, so their numbers agree. `num_bytes`: of the whole

@@ -54,7 +54,7 @@ class LeastRecentlyUsed(Generic[K]):
         self._last[key] = now
 
     def victim(self, candidates: Collection[K], now: int) -> K:
-        return min(candidates, key=lambda key: self._last.get(key, -1))
+        return min(candidates, key=lambda key: self._last[key])
 
 
 class FirstInFirstOut(Generic[K]):
@@ -73,7 +73,7 @@ class FirstInFirstOut(Generic[K]):
         pass
 
     def victim(self, candidates: Collection[K], now: int) -> K:
-        return min(candidates, key=lambda key: self._since.get(key, 0))
+        return min(candidates, key=lambda key: self._since[key])
 
 
 POLICIES: Mapping[str, Callable[[Uses[Any]], Policy[Any]]] = {

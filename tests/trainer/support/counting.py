@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from joining import joined
 from holdfast.trainer.model.model import Block
 from holdfast.trainer.optim.traffic import held_by, traffic
 from holdfast.trainer.pipeline.stage import Stage
+from holdfast.trainer.rows.pretended import tensor_bytes
 from holdfast.trainer.settings.launch import Launch
 
 HEADERS = 66
@@ -62,22 +62,6 @@ def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
             "expected": expected.total,
             "as_held": [sorted(stage) for stage in shapes] == [sorted(stage) for stage in real],
         }
-
-
-def tensor_bytes() -> int:
-    """Of all tensors that Python can reach and their gradients, shared memory counted once."""
-    gc.collect()
-    storages: dict[int, int] = {}
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), torch.Tensor) or type(thing).__name__ == "FakeTensor":
-            continue
-        for tensor in (thing, thing.grad if thing.is_leaf else None):
-            if tensor is None:
-                continue
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            storage = local.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
 
 
 def memory(folder: Path, argv: list[str]) -> dict[str, Any]:

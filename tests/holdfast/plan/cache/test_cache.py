@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.cache.arena import Arena, ArenaFullError
@@ -43,6 +43,7 @@ def fewest(accesses: Sequence[frozenset[int]], slots: int) -> int:
 TRACES = st.lists(st.frozensets(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=9)
 
 
+@settings(deadline=None)
 @given(TRACES, st.integers(3, 5))
 @example([frozenset({k}) for k in (0, 1, 2, 3, 0, 1, 4, 0, 1, 2, 3, 4)], 3)
 def test_belady_copies_as_little_as_any_choice_could(accesses: list[frozenset[int]], slots: int) -> None:

@@ -1,13 +1,14 @@
 """The bubble of each pipeline schedule, measured: real processes, real messages over gloo, computation that sleeps.
 
-python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--json]
+python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--message 0.5] [--ahead 2] [--json]
 
 A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
 cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
 and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
 repeats after one to warm up, the median counts. `formula` is the simulator's figure for doubling, if the micro-batches
 are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second
-one, as it has no input to give a gradient to.
+one, as it has no input to give a gradient to. With `--message`, a message takes so many units more, from when it has been
+sent and its receive posted, and `formula` is always the simulator's: what it assumes about messages is what is measured.
 """
 
 import argparse
@@ -38,6 +39,9 @@ class Case:
     schedule: str
     ranks: int
     micro_batches: int
+    message: float = 0.0
+    """Units."""
+    ahead: int = 2
 
     @property
     def layout(self) -> TrainerLayout:
@@ -47,7 +51,7 @@ class Case:
     @property
     def plan(self) -> Plan:
         orders = SCHEDULES[self.schedule].build(self.ranks, self.layout.chunks, self.micro_batches)
-        return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=2)
+        return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=self.ahead)
 
     @property
     def work(self) -> float:
@@ -73,6 +77,8 @@ class Case:
     @property
     def formula(self) -> float:
         chunks = self.layout.chunks
+        if self.message:
+            return 1 - self.work / simulate(self.plan, durations(FORWARD, BACKWARD), self.message).makespan
         if self.schedule == "chimera-doubling" and self.micro_batches % (2 * self.ranks):  # its formula is for pairs
             return 1 - self.work / simulate(self.plan, durations(FORWARD, BACKWARD)).makespan
         if self.makespan:
@@ -139,17 +145,20 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
     group = dist.group.WORLD
     assert group is not None
+    like = torch.zeros(2, 4, dtype=torch.float64)
+    late = Late(case.message * unit_s)
     stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
-    executor = Executor(case.plan, rank, stages, _difference, group, torch.zeros(2, 4))
-    inputs = torch.ones(2 * count, 4) if 0 in layout.stages_of(rank) else None
-    target = torch.zeros(2 * count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
+    executor = Executor(case.plan, rank, stages, _difference, group, like)
+    inputs = torch.ones(2 * count, 4, dtype=like.dtype) if 0 in layout.stages_of(rank) else None
+    target = torch.zeros(2 * count, 4, dtype=like.dtype) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
     for _ in range(1 + repeats):
         # All begin at one moment, which they read from the host's clock.
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
         time.sleep(max(0.0, float(begin) - time.monotonic()))
-        executor.step(inputs, target)
+        with late:
+            executor.step(inputs, target)
         makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - case.work * unit_s / float(makespan))
@@ -158,6 +167,45 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
 
 def _difference(out: Any, target: Any, share: float) -> Any:
     return (out - target).sum()
+
+
+class Late:
+    """Within it, messages say when they were sent, and are there so long after that and after their receive was posted:
+    all ranks read one host's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __enter__(self) -> None:
+        import torch.distributed as dist
+
+        self.usual = dist.isend, dist.irecv
+        send, receive = self.usual
+        if not self.seconds:
+            return
+
+        def isend(tensor: Any, **named: Any) -> Any:
+            stamped = tensor.clone()
+            stamped.view(-1)[0] = time.monotonic()
+            return send(stamped, **named)
+
+        def irecv(room: Any, **named: Any) -> Any:
+            posted, work = time.monotonic(), receive(room, **named)
+
+            class Arrival(dist.Work):
+                def wait(_self, *args: Any) -> bool:
+                    work.wait()
+                    time.sleep(max(0.0, max(posted, float(room.view(-1)[0])) + self.seconds - time.monotonic()))
+                    return True
+
+            return Arrival()
+
+        dist.isend, dist.irecv = isend, irecv
+
+    def __exit__(self, *error: object) -> None:
+        import torch.distributed as dist
+
+        dist.isend, dist.irecv = self.usual
 
 
 class Rest:
@@ -194,7 +242,7 @@ def _sleeping_stage(unit_s: float) -> Any:
     class Stage(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(4))
+            self.weight = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
 
         def forward(self, x: torch.Tensor, micro_batch: int) -> torch.Tensor:
             # The input needs its half of the backward even where its gradient is not asked for.
@@ -214,12 +262,14 @@ def main() -> None:
     made.add_argument("--micro-batches", type=int, default=0, help="in a step; 0: two for each rank")
     made.add_argument("--unit-ms", type=float, default=80.0, help="of a stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--message", type=float, default=0.0, help="units that a message takes")
+    made.add_argument("--ahead", type=int, default=2, help="computations by which receives are posted early")
     options: argparse.Namespace = made.parse_args()
     rows, medians, formulas = [], {}, {}
     for ranks in options.ranks:
         count = options.micro_batches or 2 * ranks
         unit_s = options.unit_ms / 1000
-        cases = [Case(name, ranks, count) for name in options.schedules]
+        cases = [Case(name, ranks, count, options.message, options.ahead) for name in options.schedules]
         for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats), strict=True):
             name = f"{case.schedule} D={ranks} V={case.layout.chunks} N={count}"
             medians[name], formulas[name] = median(bubbles), case.formula

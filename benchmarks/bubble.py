@@ -7,8 +7,8 @@ cores can run eight ranks. What the executor itself takes for an action, some te
 and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
 repeats after one to warm up, the median counts. `formula` is the simulator's figure for doubling, if the micro-batches
 are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second
-one, as it has no input to give a gradient to. With `--message`, a message takes so many units more, from when it has been
-sent and its receive posted, and `formula` is always the simulator's: what it assumes about messages is what is measured.
+one, as it has no input to give a gradient to. With `--message`, a message takes so many units from when it has been
+sent and its receive posted; `formula` is then the simulator's: what it assumes about messages is what is measured.
 """
 
 import argparse

@@ -181,14 +181,14 @@ class SharedState:
             module: Any = self._module
             state = fully_shard.state(module)  # type: ignore[attr-defined]  # torch's
             groups = _all_groups(state)
-            gathering = [group._all_gather_result for group in groups]
+            unsharding = [group._all_gather_result for group in groups]
             for group in groups:
                 group._training_state = TrainingState.POST_BACKWARD  # it has been done: the callback need not
                 group._all_gather_result = None  # of a gathering for what comes: it would be dropped
             module.set_is_last_backward(True)
             state._root_post_backward_final_callback()
             module.set_is_last_backward(False)
-            for group, result in zip(groups, gathering, strict=True):
+            for group, result in zip(groups, unsharding, strict=True):
                 group._all_gather_result = result
 
     def _shards(self) -> list[FSDPModule]:

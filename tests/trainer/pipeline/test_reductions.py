@@ -27,6 +27,8 @@ CASES = {
     "interleaved zero 3 live 2": ["zero=3", "zero_unit=stage", "zero_live=2", "chunks=3", "schedule=interleaved"],
     "zbv zero 2 bfloat16": ["zero=2", "schedule=zbv", "train.dtype=bfloat16"],
 }
+GATHERED = {"zero 1": 2, "zero 2": 2, "bfs zero 3": 2 * 2 - 1, "bfs zero 3 live 2": 2 * 2 - 2}
+"""By a rank with V = 2 stages in a step; with zero_live = 2 both stay whole between forward and backward."""
 FAST = ("zero 1", "bfs zero 3 live 2")
 
 
@@ -49,6 +51,10 @@ def test_sums_that_arrive_late_hold_up_no_computation_and_change_no_bit(
         assert late["losses"] == usual["losses"]
         assert late["sums"] > 0
         assert late["stuck"] == 0
+        # Waiting for one stage's sum must not drop the gathering of another use of it, which would begin anew.
+        assert late["gathered"] == late["planned"]
+        if case in GATHERED:
+            assert late["planned"] == 3 * GATHERED[case]
 
 
 @pytest.mark.parametrize("zero", [1, 2])

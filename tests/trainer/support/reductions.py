@@ -10,7 +10,7 @@ import torch.distributed as dist
 from joining import Joined, joined
 from torch.distributed.fsdp import fully_shard
 
-from holdfast.plan.plan import COMPUTE
+from holdfast.plan.plan import COMPUTE, Op
 from holdfast.trainer.optim import replicas
 from holdfast.trainer.pipeline import shared_state
 from holdfast.trainer.pipeline.stage import Stage
@@ -53,10 +53,20 @@ class Progress:
 
 
 def late(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
-    """Losses, and how many sums could not arrive: each arrives once the rank has gone on to compute."""
+    """Losses, and how many sums could not arrive: each arrives once the rank has gone on to compute. And gatherings, in
+    the plan and on the wire."""
     with joined(argv) as rank:
         trainer, progress = _watched(rank)
-        found = {"sums": 0, "stuck": 0}
+        planned = steps * sum(action.op is Op.UNSHARD for action in trainer.plan.order_of(rank.launch.rank))
+        found = {"sums": 0, "stuck": 0, "planned": planned, "gathered": 0}
+        name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+        gather = getattr(dist, name)
+
+        def gathered(*args: Any, **named: Any) -> Any:
+            found["gathered"] += 1
+            return gather(*args, **named)
+
+        setattr(dist, name, gathered)
         original = dist.all_to_all_single
 
         def exchanged(*args: Any, **named: Any) -> Any:

@@ -123,20 +123,33 @@ def test_what_a_reduction_raises_is_raised_where_it_is_awaited(has_begun: bool) 
 
 
 @pytest.mark.slow
-@pytest.mark.aside
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", ["zero 1", "bfs zero 3 live 2"])
-def test_of_four_stages_only_the_last_one_s_sum_is_exposed(case: str) -> None:
-    """AG = RS = 4 x 60 ms: exposed are RS/V (MegaScale, 3.4). Of computations that sleep, a busy machine makes more."""
-    command = [sys.executable, "benchmarks/reductions.py", "--cases", case, "--ms", "240", "--steps", "3", "--json"]
+def test_of_four_stages_only_the_last_one_s_sum_is_waited_for(case: str) -> None:
+    """AG = RS = 4 x 60 ms: RS/V (MegaScale, 3.4). By the clock a busy machine makes more of it, and gets another try."""
+    total = 240
+    command = [
+        sys.executable,
+        "benchmarks/reductions.py",
+        "--cases",
+        case,
+        "--ms",
+        str(total),
+        "--steps",
+        "3",
+        "--json",
+    ]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    for attempt in range(2):
+    for _ in range(2):
         done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=140)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)["ms"][case]
         print(found)
-        if abs(found["exposed"] - found["last"]) < 0.15 * 240 or attempt:
+        if found["exposed"] < total / 2:
             break
     assert found["same_losses"]
-    assert found["sums"] == pytest.approx(found["last"], abs=0.1 * 240)
-    assert found["exposed"] == pytest.approx(found["last"], abs=0.15 * 240)
+    # The first stage, whose backward comes last, has the embedding too.
+    assert total / 4 <= found["last"] < total / 3
+    assert found["sums"] == pytest.approx(found["last"], abs=0.1 * total)
+    assert found["gathering"] < 0.15 * total
+    assert found["exposed"] < total / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def tensor_bytes() -> int:
 
 
 def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
-    """Bytes of tensors held before the trainer is made, between steps, and where the last backward has ended."""
+    """Bytes of tensors held before the trainer is made, between steps, and where the last backward has ended: without
+    what a thread still sums of the micro-batch before."""
     with joined(argv) as rank:
         before = tensor_bytes()
         trainer, layout = rank.trainer(), rank.layout
@@ -92,6 +94,9 @@ def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
 
         def watched(*args: Any) -> Any:
             grad = original(*args)
+            for thread in threading.enumerate():
+                if thread.name == "reduction":
+                    thread.join(60.0)
             peaks.append(tensor_bytes())
             return grad
 

@@ -1,15 +1,16 @@
 """The bubble of each pipeline schedule, measured: real processes, real messages over gloo, computation that sleeps.
 
-python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--late 0] [--json]
+python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--message 0.5] [--ahead 2] [--late 0] [--json]
 
 A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
 cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
 and more of it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many
 repeats after one to warm up, the median counts. `formula` is the simulator's figure for doubling, if the micro-batches
 are no multiple of 2D, and for the zero-bubble schedules: their first stage does both halves of a backward in the second
-one, as it has no input to give a gradient to.
+one, as it has no input to give a gradient to. With `--message`, a message takes so many units from when it has been
+sent and its receive posted; `formula` is then the simulator's: what it assumes about messages is what is measured.
 
-With `--late X` each message arrives 0 to X units late, at random, and none overtakes another one of its link. `formula`
+With `--late X` each message is sent 0 to X units late, at random, and none overtakes another one of its link. `formula`
 is then the mean of 30 simulated steps, and the mean of the repeats counts: `--schedules 1f1b axonn --late 3`.
 """
 
@@ -46,6 +47,11 @@ class Case:
     schedule: str
     ranks: int
     micro_batches: int
+    message: float = 0.0
+    """Units."""
+    ahead: int = 2
+    late: float = 0.0
+    """Units by which a message is sent late at most."""
 
     @property
     def layout(self) -> TrainerLayout:
@@ -55,7 +61,7 @@ class Case:
     @property
     def plan(self) -> Plan:
         orders = SCHEDULES[self.schedule].build(self.ranks, self.layout.chunks, self.micro_batches)
-        return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=2)
+        return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=self.ahead)
 
     @property
     def work(self) -> float:
@@ -78,12 +84,13 @@ class Case:
             "merak": early - 3,
         }.get(self.schedule, 0)
 
-    def simulated(self, late: float) -> float:
+    @property
+    def simulated(self) -> float:
         """The mean bubble where messages are up to `late` units late."""
         took = durations(FORWARD, BACKWARD, self.layout.chunks)
         makespans = []
         for seed in range(SEEDS):
-            latency = jittered(0, late, seed)
+            latency = jittered(0, self.late, seed)
             if SCHEDULES[self.schedule].is_message_driven:
                 bare = SCHEDULES[self.schedule].plan(self.ranks, 1, self.micro_batches)
                 makespans.append(simulate_ready(bare, took, 2 * self.ranks, latency).timeline.makespan)
@@ -94,6 +101,8 @@ class Case:
     @property
     def formula(self) -> float:
         chunks = self.layout.chunks
+        if self.message:
+            return 1 - self.work / simulate(self.plan, durations(FORWARD, BACKWARD), self.message).makespan
         if self.schedule == "chimera-doubling" and self.micro_batches % (2 * self.ranks):  # its formula is for pairs
             return 1 - self.work / simulate(self.plan, durations(FORWARD, BACKWARD)).makespan
         if self.makespan:
@@ -112,7 +121,7 @@ class Case:
         return sum(line.bubble) / self.ranks
 
 
-def measure(cases: Sequence[Case], unit_s: float, repeats: int, late: float = 0.0) -> list[list[float]]:
+def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[float]]:
     """For each case the bubble of each repeat. All cases have as many ranks; each rank is a process of its own."""
     preload()
     forked = multiprocessing.get_context("fork")
@@ -121,7 +130,7 @@ def measure(cases: Sequence[Case], unit_s: float, repeats: int, late: float = 0.
     with tempfile.TemporaryDirectory() as folder:
         work: Callable[..., None] = _rank
         processes = [
-            forked.Process(target=work, args=(rank, cases, unit_s, repeats, late, f"{folder}/store", writer))
+            forked.Process(target=work, args=(rank, cases, unit_s, repeats, f"{folder}/store", writer))
             for rank in range(ranks)
         ]
         for process in processes:
@@ -136,19 +145,19 @@ def measure(cases: Sequence[Case], unit_s: float, repeats: int, late: float = 0.
     return found
 
 
-def _rank(rank: int, cases: Sequence[Case], unit_s: float, repeats: int, late: float, store: str, results: Any) -> None:
+def _rank(rank: int, cases: Sequence[Case], unit_s: float, repeats: int, store: str, results: Any) -> None:
     import torch.distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", store=dist.FileStore(store, cases[0].ranks), rank=rank, world_size=cases[0].ranks)
-    bubbles = [_bubbles(case, rank, unit_s, repeats, late) for case in cases]
+    bubbles = [_bubbles(case, rank, unit_s, repeats) for case in cases]
     if rank == 0:
         results.send(bubbles)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _bubbles(case: Case, rank: int, unit_s: float, repeats: int, late: float) -> list[float]:
+def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
@@ -161,22 +170,25 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int, late: float) ->
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
     group = dist.group.WORLD
     assert group is not None
+    like = torch.zeros(2, 4, dtype=torch.float64)
+    late = Late(case.message * unit_s)
     stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
     kind = MessageDrivenExecutor if SCHEDULES[case.schedule].is_message_driven else Executor
-    executor = kind(case.plan, rank, stages, _difference, group, torch.zeros(2, 4))
+    executor = kind(case.plan, rank, stages, _difference, group, like)
     if isinstance(executor, MessageDrivenExecutor):
         executor.drive(2 * case.ranks)
-    if late:
-        _delay(executor._messages, late * unit_s, random.Random(rank))
-    inputs = torch.ones(2 * count, 4) if 0 in layout.stages_of(rank) else None
-    target = torch.zeros(2 * count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
+    if case.late:
+        _delay(executor._messages, case.late * unit_s, random.Random(rank))
+    inputs = torch.ones(2 * count, 4, dtype=like.dtype) if 0 in layout.stages_of(rank) else None
+    target = torch.zeros(2 * count, 4, dtype=like.dtype) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
     for _ in range(1 + repeats):
         # All begin at one moment, which they read from the host's clock.
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
         time.sleep(max(0.0, float(begin) - time.monotonic()))
-        executor.step(inputs, target)
+        with late:
+            executor.step(inputs, target)
         makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - case.work * unit_s / float(makespan))
@@ -213,6 +225,45 @@ def _difference(out: Any, target: Any, share: float) -> Any:
     return (out - target).sum()
 
 
+class Late:
+    """Within it, messages say when they were sent, and are there so long after that and after their receive was posted:
+    all ranks read one host's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __enter__(self) -> None:
+        import torch.distributed as dist
+
+        self.usual = dist.isend, dist.irecv
+        send, receive = self.usual
+        if not self.seconds:
+            return
+
+        def isend(tensor: Any, **named: Any) -> Any:
+            stamped = tensor.clone()
+            stamped.view(-1)[0] = time.monotonic()
+            return send(stamped, **named)
+
+        def irecv(room: Any, **named: Any) -> Any:
+            posted, work = time.monotonic(), receive(room, **named)
+
+            class Arrival(dist.Work):
+                def wait(_self, *args: Any) -> bool:
+                    work.wait()
+                    time.sleep(max(0.0, max(posted, float(room.view(-1)[0])) + self.seconds - time.monotonic()))
+                    return True
+
+            return Arrival()
+
+        dist.isend, dist.irecv = isend, irecv
+
+    def __exit__(self, *error: object) -> None:
+        import torch.distributed as dist
+
+        dist.isend, dist.irecv = self.usual
+
+
 class Rest:
     """Sleeps that are right on average: what one takes too long, because others had the processor, the next gives
     back. Else the more and shorter actions a schedule has, the more of the host's own load would count as bubble."""
@@ -247,7 +298,7 @@ def _sleeping_stage(unit_s: float) -> Any:
     class Stage(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(4))
+            self.weight = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
 
         def forward(self, x: torch.Tensor, micro_batch: int) -> torch.Tensor:
             # The input needs its half of the backward even where its gradient is not asked for.
@@ -268,16 +319,18 @@ def main() -> None:
     made.add_argument("--unit-ms", type=float, default=80.0, help="of a stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--late", type=float, default=0.0, metavar="X", help="units by which messages are late at most")
+    made.add_argument("--message", type=float, default=0.0, help="units that a message takes")
+    made.add_argument("--ahead", type=int, default=2, help="computations by which receives are posted early")
     options: argparse.Namespace = made.parse_args()
     rows, medians, formulas = [], {}, {}
     for ranks in options.ranks:
         count = options.micro_batches or 2 * ranks
         unit_s = options.unit_ms / 1000
-        cases = [Case(name, ranks, count) for name in options.schedules]
-        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats, options.late), strict=True):
+        cases = [Case(name, ranks, count, options.message, options.ahead, options.late) for name in options.schedules]
+        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats), strict=True):
             name = f"{case.schedule} D={ranks} V={case.layout.chunks} N={count}"
             medians[name] = mean(bubbles) if options.late else median(bubbles)
-            formulas[name] = case.simulated(options.late) if options.late else case.formula
+            formulas[name] = case.simulated if case.late else case.formula
             rows.append([name, formulas[name], medians[name], medians[name] - formulas[name]])
     result = {"medians_bubble": {"holdfast": medians, "formula": formulas}}
     finish(result, options.json, ["schedule", "formula", "measured", "apart"], rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.plan.memory import live
 from holdfast.plan.needs import dependencies, messages
-from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, RECEIVES, Action, Op, Plan, Resource
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, RECEIVES, SENDS, Action, Op, Plan, Resource
 
 Duration = Callable[[Action], float]
 """Seconds (or any unit) that an action keeps its rank busy."""
@@ -67,6 +67,7 @@ def simulate(
     latency: Latency = 0.0,
     *,
     posted_ahead: bool = True,
+    one_at_a_time: bool = False,
     by_resource: bool = False,
     sizes: Size | None = None,
 ) -> Timeline:
@@ -74,14 +75,17 @@ def simulate(
 
     A message moves once it has been sent and its receive posted. Where a plan has no transfers, receives are posted
     as early as can be, or with `posted_ahead` false only when the receiver has nothing else left to do before it: a
-    message then never moves while its receiver computes.
+    message then never moves while its receiver computes. With `one_at_a_time` two ranks exchange their messages one
+    after another, both directions together, in the order in which their lists have them: as NCCL does. It needs a plan
+    with transfers, which has such an order.
 
     With `by_resource` a rank does what keeps different resources busy side by side: an action other than a
     computation begins when the computations before it in the list have ended, and later ones do not wait for it
-    unless they need it. ValueError when the lists deadlock; `verify` says where.
+    unless they need it. ValueError when the lists deadlock (`verify` says where), or when two ranks have their messages
+    in orders of which `one_at_a_time` cannot be true.
     """
     needs = _with_replicas(plan) if by_resource else dependencies(plan)
-    arrival = _Arrival(plan, latency, posted_ahead)
+    arrival = _Arrival(plan, latency, posted_ahead, one_at_a_time)
     queues = list(_queues(plan, by_resource, needs))
     start: dict[str, float] = {}
     end: dict[str, float] = {}
@@ -148,10 +152,12 @@ def _with_replicas(plan: Plan) -> dict[str, tuple[str, ...]]:
 class _Arrival:
     """When what actions need is there."""
 
-    def __init__(self, plan: Plan, latency: Latency, posted_ahead: bool) -> None:
+    def __init__(self, plan: Plan, latency: Latency, posted_ahead: bool, one_at_a_time: bool) -> None:
         self.actions = {action.id: (rank, action) for rank, action in plan.actions()}
         self.latency = latency if callable(latency) else lambda action: latency
         self.posted_ahead = posted_ahead
+        self.before = _before(plan) if one_at_a_time else {}
+        self.arrived: dict[str, float] = {}
 
     def of(self, action: Action, needs: tuple[str, ...], rank: int, end: dict[str, float], free: float) -> float:
         """When the last of what an action needs is there. A message counts from the later of its two ends."""
@@ -164,6 +170,41 @@ class _Arrival:
             if source.op in RECEIVES:
                 posted = end[need]
             elif home != rank:
+                if posted is not None and self.before:
+                    at = max(at, self.through(need, end))
+                    continue
                 begin = posted if posted is not None else 0.0 if self.posted_ahead else free
                 at = max(at, max(end[need], begin) + self.latency(source))
         return at
+
+    def through(self, send: str, end: dict[str, float]) -> float:
+        """When a message is there that must let those before it through. Both its ends are known, and so are theirs."""
+        waiting = []
+        while send and send not in self.arrived:
+            waiting.append(send)
+            send = self.before[send][1]
+        at = self.arrived.get(send, 0.0)
+        for one in reversed(waiting):
+            receive, _ = self.before[one]
+            at = self.arrived[one] = max(at, end[one], end[receive]) + self.latency(self.actions[one][1])
+        return at
+
+
+def _before(plan: Plan) -> dict[str, tuple[str, str]]:
+    """By send: its receive, and the send before it between the same two ranks in either direction, "" for the first."""
+    ends: dict[Link, list[Action]] = defaultdict(list)
+    for rank, action in plan.actions():
+        if action.op in SENDS | RECEIVES:
+            adjacent = action.stage + (1 if action.op in (Op.SEND_FORWARD, Op.RECV_BACKWARD) else -1)
+            ends[rank, plan.rank_of(adjacent, action.pipe)].append(action)
+    found: dict[str, tuple[str, str]] = {}
+    for (rank, peer), own in ends.items():
+        if rank > peer:
+            continue
+        last = ""
+        for mine, other in zip(own, ends[peer, rank], strict=True):
+            send, receive = (mine, other) if mine.op in SENDS else (other, mine)
+            if send.op not in SENDS or receive.op not in RECEIVES:
+                raise ValueError(f"ranks {rank} and {peer} have their messages in different orders, at {mine.id}")
+            found[send.id], last = (receive.id, last), send.id
+    return found

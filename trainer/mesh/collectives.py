@@ -5,7 +5,9 @@ All of them are called by every rank of the group, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +50,20 @@ def start_reduce_scatter(pieces: Tensor, group: dist.ProcessGroup) -> Callable[[
     return finish
 
 
+_local = threading.local()
+
+
+@contextmanager
+def reported_to(begun: Callable[[int], None]) -> Iterator[None]:
+    """In this thread, a `ReduceScatter` calls `begun` with the bytes of its buffer once peers need nothing more of it
+    but time. Its wait is then no operation of the probe: that is the wait of whoever began the thread."""
+    _local.begun = begun
+    try:
+        yield
+    finally:
+        del _local.begun
+
+
 class ReduceScatter:
     """`reduce_scatter` in the form in which FSDP2 takes one (`FSDPModule.set_custom_reduce_scatter`)."""
 
@@ -57,8 +73,15 @@ class ReduceScatter:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
-        with spans.operation("dp:reduce_scatter", input_tensor.nbytes):
-            total = reduce_scatter(input_tensor.view(group.size(), -1), group)
+        pieces = input_tensor.view(group.size(), -1)
+        begun: Callable[[int], None] | None = getattr(_local, "begun", None)
+        if begun is None:
+            with spans.operation("dp:reduce_scatter", input_tensor.nbytes):
+                total = reduce_scatter(pieces, group)
+        else:
+            finish = start_reduce_scatter(pieces, group)
+            begun(input_tensor.nbytes)
+            total = finish()
         if op == dist.ReduceOp.AVG:
             total /= group.size()
         output_tensor.copy_(total)

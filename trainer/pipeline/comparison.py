@@ -13,7 +13,7 @@ from holdfast.plan.memory import live
 from holdfast.plan.plan import COMPUTE, SENDS, Plan
 from holdfast.plan.simulate import Timeline, durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
+from holdfast.trainer.pipeline.transfers import ONE_AT_A_TIME, POSTED_AHEAD
 from holdfast.trainer.schedules.axonn import default_limit
 from holdfast.trainer.schedules.table import SCHEDULES, Schedule
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -142,7 +142,7 @@ def estimate(pipeline: Pipeline, schedule: Schedule) -> Estimate:
         )
         computations, timeline = list(found.plan.orders), found.timeline
     plan = job_plan(layout, schedule.name, layout.stages, computations, ahead=POSTED_AHEAD[pipeline.device])
-    timeline = timeline or simulate(plan, took, pipeline.message)
+    timeline = timeline or simulate(plan, took, pipeline.message, one_at_a_time=ONE_AT_A_TIME[pipeline.device])
     stages = [{action.stage for action in order if action.op in COMPUTE} for order in plan.orders]
     return Estimate(
         schedule,

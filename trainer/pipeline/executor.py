@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
 from holdfast.trainer.pipeline.messages import Messages
 from holdfast.trainer.pipeline.pieces import Piece, Pieces
+from holdfast.trainer.pipeline.shared_state import SharedState
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.telemetry import spans
 
@@ -24,6 +25,9 @@ LossFunction = Callable[[Tensor, Tensor, float], Tensor]
 averaging."""
 Key = tuple[int, Piece]
 """(stage, piece). Micro-batches are numbered over all pipes, so these say which pipe."""
+UNDER_WAY = 2
+"""Stages whose gradients may be on their way at once where no replica keeps whole ones (ZeRO 2 and 3): each needs room
+for all of its own until they have come."""
 
 
 class Executor:
@@ -49,6 +53,7 @@ class Executor:
         self._gathers = list(_gathers(order))
         self._todo = list(self._bound(order))
         self._reduced = [self._stages[a.pipe, a.stage].state for a in order if a.op is Op.REDUCE_GRAD]
+        self._under_way: list[SharedState] = []
         self._inputs: dict[Piece, Tensor] = {}
         self._targets: dict[Piece, Tensor] = {}
         # What a stage has made for another: on this rank, or on its way out.
@@ -73,6 +78,7 @@ class Executor:
         self._run()
         for state in self._reduced:
             state.finish()
+        self._under_way.clear()
         self._messages.finish()
 
     def _run(self) -> None:
@@ -114,8 +120,7 @@ class Executor:
                 case Op.REDUCE_GRAD:
                     if (action.pipe, action.stage) not in lasts:
                         yield action, stage.state.contribute_nothing
-                    # The last of all waits at once, the others until there is nothing else to do.
-                    yield action, partial(stage.state.reduce, action, action is busy[-1])
+                    yield action, partial(self._reduce, stage.state, action, action is busy[-1])
                 case Op.RESHARD | Op.LOAD | Op.STEP:
                     pass
                 case _:
@@ -159,6 +164,15 @@ class Executor:
     def _backward_weight(self, stage: Stage, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
         stage.state.ready()
         stage.backward_weight(action, pieces, is_last)
+
+    def _reduce(self, state: SharedState, action: Action, is_last: bool) -> None:
+        """The last of all waits at once, the others until there is nothing else to do, or too much under way."""
+        state.reduce(action, is_last)
+        if state.sharing.zero >= 2:
+            self._under_way = [one for one in self._under_way if one is not state] + [state]
+            for early in self._under_way[:-UNDER_WAY]:
+                early.finish()
+            del self._under_way[:-UNDER_WAY]
 
     def _send_forward(self, action: Action, pieces: Sequence[Piece]) -> None:
         self._messages.send(action, [self._outputs.pop((action.stage + 1, piece)) for piece in pieces])

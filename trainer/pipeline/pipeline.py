@@ -35,6 +35,7 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
         config.model.layers,
         computations,
         ahead=POSTED_AHEAD.get(device.type, 0),
+        live=config.parallel.zero_live if config.parallel.zero_unit == "stage" else 0,
         zero=config.parallel.zero,
         by_layer=by_layer(config, layout.dp),
         reduce_each=config.parallel.zero_reduce == "each",

@@ -65,11 +65,19 @@ def add_reduce(order: Order, every: int, pipes: int = 1) -> Order:
 
 
 def add_reduce_when_freed(order: Order, pipes: int = 1) -> Order:
-    """Reduce a stage's gradients whenever it is about to be freed, so that they never outlive it."""
+    """Reduce a stage's gradients whenever it is about to be freed, so that they never outlive it.
+
+    Behind its last backward at once: it may be freed much later, and nothing would be left to compute meanwhile.
+    """
+    lasts = {(a.pipe, a.stage): i for i, a in enumerate(order) if a.op in LAST_BACKWARDS}
     unreduced: set[Replica] = set()
     result: list[Action] = []
-    for action in order:
+    for i, action in enumerate(order):
         one = action.pipe, action.stage
+        if lasts.get(one) == i:
+            unreduced.discard(one)
+            result += [action, _on(Op.REDUCE_GRAD, one)]
+            continue
         if action.op in LAST_BACKWARDS:
             unreduced.add(one)
         elif action.op is Op.RESHARD and one in unreduced:

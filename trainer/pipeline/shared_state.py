@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, UnshardHandle, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
 from holdfast.plan.plan import Action
+from holdfast.trainer.mesh import collectives
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
+from holdfast.trainer.pipeline.beside import Beside
 from holdfast.trainer.telemetry import spans
 
 
@@ -49,6 +52,7 @@ class SharedState:
         self._gathering: tuple[Action, list[UnshardHandle]] | None = None
         self._is_held_back = False
         self._is_reducing = False
+        self._beside: list[Beside] = []
         if sharing.group.size() > 1 and not isinstance(module, FSDPModule):
             fewest = 1 if sharing.crowded else FEWEST
             self._means = GradientMeans(
@@ -107,20 +111,22 @@ class SharedState:
     def reduce(self, action: Action, is_awaited: bool = True) -> None:
         """Add up the gradients that the stage holds over its replicas. With units that has been done in backward.
 
-        Unless `is_awaited`, whole gradients may still be on their way: `finish` waits for them.
+        Unless `is_awaited`, they may still be on their way: `finish` waits for them. So does the next `reduce` of the
+        stage, which adds to what this one brings.
         """
         with _span(action):
             if isinstance(self._module, FSDPModule):
-                if not self.sharing.units:
-                    # Over gloo the collective itself says that it is one.
-                    is_reported = self._device.type == "cpu"
-                    with contextlib.nullcontext() if is_reported else spans.operation("dp:reduce_scatter"):
-                        self._reduce_scatter()
+                if self.sharing.units:
+                    return
+                self.finish()
+                self._begin_reduce_scatter()
             elif self._means is not None:
                 self._means.begin()
-                self._is_reducing = True
-                if is_awaited:
-                    self.finish()
+            else:
+                return
+            self._is_reducing = True
+            if is_awaited:
+                self.finish()
 
     def contribute_nothing(self) -> None:
         """No micro-batch comes through this replica: its share of the gradients is 0."""
@@ -128,10 +134,13 @@ class SharedState:
             parameter.grad = torch.zeros_like(parameter)
 
     def finish(self) -> None:
-        """Wait for what `reduce` has begun."""
-        if self._is_reducing:
-            assert self._means is not None
-            self._is_reducing = False
+        """Wait for what `reduce` has begun. On a GPU its compute stream does, and no other ever did."""
+        if not self._is_reducing:
+            return
+        self._is_reducing = False
+        if self._means is None:
+            self._finish_reduce_scatter()
+        else:
             with spans.operation("pp:all_reduce" if self.sharing.divisor else "dp:all_reduce", self._means.num_bytes):
                 self._means.finish()
 
@@ -143,17 +152,44 @@ class SharedState:
             self._module.set_reshard_after_backward(False)
             self._module.set_requires_gradient_sync(False)
 
-    def _reduce_scatter(self) -> None:
-        """What FSDP's hooks would do. Parameters stay whole if more micro-batches are to come."""
+    def _begin_reduce_scatter(self) -> None:
+        """What FSDP's hooks would do. Parameters stay whole if more micro-batches are to come.
+
+        A GPU sums in a stream of FSDP's. Its last callback of a backward, which makes the compute stream wait for that,
+        is left to `_finish_reduce_scatter`.
+        """
         self._is_held_back = False
         module: Any = self._module
-        module.set_is_last_backward(True)
+        module.set_is_last_backward(False)
         module.set_reshard_after_backward(self.sharing.zero != 2)
         module.set_requires_gradient_sync(True)
         state = fully_shard.state(module)  # type: ignore[attr-defined]  # torch's
-        for group in (group for unit in state._state_ctx.all_states for group in _parameter_groups(unit)):
-            group.post_backward()
+        for group in _all_groups(state):
+            _in_one_precision(group)
+            if isinstance(group._reduce_scatter_comm, collectives.ReduceScatter):
+                self._beside.append(Beside(partial(_post_backward, group)))
+            else:
+                group.post_backward()
         state._root_post_backward_final_callback()
+
+    def _finish_reduce_scatter(self) -> None:
+        beside, self._beside = self._beside, []
+        # FSDP's own collective does not say its bytes.
+        with spans.operation("dp:reduce_scatter", sum(one.num_bytes for one in beside)):
+            for one in beside:
+                one.finish()
+            module: Any = self._module
+            state = fully_shard.state(module)  # type: ignore[attr-defined]  # torch's
+            groups = _all_groups(state)
+            unsharding = [group._all_gather_result for group in groups]
+            for group in groups:
+                group._training_state = TrainingState.POST_BACKWARD  # it has been done: the callback need not
+                group._all_gather_result = None  # of a gathering for what comes: it would be dropped
+            module.set_is_last_backward(True)
+            state._root_post_backward_final_callback()
+            module.set_is_last_backward(False)
+            for group, result in zip(groups, unsharding, strict=True):
+                group._all_gather_result = result
 
     def _shards(self) -> list[FSDPModule]:
         return [module for module in self._module.modules() if isinstance(module, FSDPModule)]
@@ -169,6 +205,32 @@ class SharedState:
 
 def _span(action: Action) -> Any:
     return spans.action(action.op, action.stage, turn=action.turn)
+
+
+def _post_backward(group: Any) -> None:
+    """Of a group on a thread of its own."""
+    group.post_backward()
+    # What FSDP keeps for its stream to be done with; a CPU has none, and is.
+    context = group.comm_ctx
+    if hasattr(context, "reduce_scatter_states"):
+        context.reduce_scatter_states.clear()
+    else:  # before torch 2.13
+        context.reduce_scatter_state = None
+
+
+def _in_one_precision(group: Any) -> None:
+    """FSDP reduces gradients of one dtype. Of halves of a backward, it adds up those of one in the dtype of reductions,
+    and what comes in the other half is left as it is."""
+    for param in group.fsdp_params:
+        param.accumulate_unsharded_grad_if_needed()
+    if any(param.unsharded_accumulated_grad is not None for param in group.fsdp_params):
+        for param in group.fsdp_params:
+            param.to_accumulated_grad_if_needed()
+
+
+def _all_groups(state: Any) -> list[Any]:
+    """Those of an FSDP root and of what is in it."""
+    return [group for unit in state._state_ctx.all_states for group in _parameter_groups(unit)]
 
 
 def _parameter_groups(state: Any) -> list[Any]:

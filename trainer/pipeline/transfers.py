@@ -15,6 +15,8 @@ POSTED_AHEAD = {"cpu": 2, "cuda": 0}
 """By device: computations by which a receive is posted before its use. Two are enough for a message to arrive while
 the rank computes, and a buffer is kept for every receive anyway. NCCL does the messages of a link in the order in which
 they were posted, so there they keep to one order."""
+ONE_AT_A_TIME = {"cpu": False, "cuda": True}
+"""By device: whether two ranks exchange their messages one after another, in the order of their lists."""
 Replicas = Sequence[Sequence[int]]
 """The rank of each stage in each pipe after the first."""
 

@@ -119,6 +119,13 @@ def _check_choices(config: Config) -> None:
             f"parallel.zero_unit is stage with parallel.zero = {config.parallel.zero}: only 3 gathers parameters in "
             "units; set parallel.zero = 3, or leave parallel.zero_unit = layer"
         )
+    if config.parallel.zero_live < 1:
+        raise ConfigError(f"parallel.zero_live is {config.parallel.zero_live}: write 1 or more stages")
+    if config.parallel.zero_live > 1 and config.parallel.zero_unit != "stage":
+        raise ConfigError(
+            f"parallel.zero_live is {config.parallel.zero_live} with parallel.zero_unit = layer: only whole stages are "
+            "counted; set parallel.zero = 3 and parallel.zero_unit = stage, or leave parallel.zero_live = 1"
+        )
     if config.parallel.zero_reduce == "last" and (config.parallel.zero != 3 or config.parallel.zero_unit != "layer"):
         raise ConfigError(
             "parallel.zero_reduce is last: only parallel.zero = 3 with zero_unit = layer has the choice; "

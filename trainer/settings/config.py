@@ -99,6 +99,9 @@ class ParallelConfig:
     zero_unit: Literal["layer", "stage"] = "layer"
     """With zero = 3: the unit that is gathered, used and freed. stage: once for all micro-batches that go through a
     stage in sequence, as with bfs; needs two stages per rank."""
+    zero_live: int = 1
+    """With zero_unit = stage: stages of a rank that are whole at a time. 2 gathers the next stage while one computes,
+    for the memory of one more; 1 waits for each gathering, which is right where memory is short."""
     zero_reduce: Literal["each", "last"] = "each"
     """With zero = 3 by layer: reduce gradients after each micro-batch, or once after the last. last sends less with
     several micro-batches, and holds whole gradients until then."""

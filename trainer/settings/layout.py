@@ -188,6 +188,8 @@ def _unfit_unit(config: Config) -> str | None:
             "parallel.zero_unit = stage frees a stage while another one works, and a rank has only one "
             "(set parallel.zero_unit = layer, or parallel.schedule = bfs)"
         )
+    if config.parallel.zero_live > _chunks(config):
+        return f"parallel.zero_live = {config.parallel.zero_live} are more than the {_chunks(config)} stages of a rank"
     return None
 
 

@@ -48,7 +48,11 @@ def schedules(
     backward: Annotated[float, _time(1e-6, "Time of a backward, in the same unit.")] = 2.0,
     message: Annotated[float, _time(0.0, "Time of a message between two ranks, in the same unit.")] = 0.0,
     device: Annotated[
-        str, typer.Option(metavar="cuda|cpu", help="Decides when receives are posted: NCCL keeps them in one order.")
+        str,
+        typer.Option(
+            metavar="cuda|cpu",
+            help="Whose messages: NCCL does those of two ranks in one order, one at a time; gloo does not.",
+        ),
     ] = "cuda",
     activation_bytes: Annotated[
         str, _size("Activations that a rank keeps of one micro-batch until its backward: 1GB.")
@@ -98,6 +102,8 @@ def schedules(
         output.print_json(_document(found, pipeline, sizes, draw))
     elif draw is None:
         _print(found, sizes, bool(name))
+        if message:
+            output.say(_assumed(device))
     return 0
 
 
@@ -179,6 +185,17 @@ def _print(found: "Comparison", sizes: Sizes, by_rank: bool) -> None:
         console.print(_ranks(found.estimates[0], sizes))
 
 
+def _assumed(device: str) -> str:
+    """What the figures take for granted about messages."""
+    from holdfast.trainer.pipeline.transfers import ONE_AT_A_TIME, POSTED_AHEAD
+
+    backend = "NCCL" if device == "cuda" else "gloo"
+    ahead = POSTED_AHEAD[device]
+    posted = f"{ahead} computations before it is needed" if ahead else "where both ranks' lists have it"
+    turns = "one at a time between two ranks, both directions" if ONE_AT_A_TIME[device] else "beside each other"
+    return f"messages as over {backend} (--device {device}): a receive is posted {posted}; messages go {turns}"
+
+
 def _memory_head(sizes: Sizes) -> list[str]:
     head = [">HELD"]
     head += [">ACTIVATIONS"] * (sizes.activations is not None)
@@ -215,6 +232,8 @@ def _ranks(one: "Estimate", sizes: Sizes) -> Table:
 
 
 def _document(found: "Comparison", pipeline: "Pipeline", sizes: Sizes, drawn: Path | None) -> dict[str, Any]:
+    from holdfast.trainer.pipeline.transfers import ONE_AT_A_TIME, POSTED_AHEAD
+
     best = sizes.best(found)
     return {
         "pp": pipeline.ranks,
@@ -223,6 +242,8 @@ def _document(found: "Comparison", pipeline: "Pipeline", sizes: Sizes, drawn: Pa
         "backward": pipeline.backward,
         "message": pipeline.message,
         "device": pipeline.device,
+        "posted_ahead": POSTED_AHEAD[pipeline.device],
+        "one_at_a_time": ONE_AT_A_TIME[pipeline.device],
         "schedules": [_entry(one, sizes) for one in found.estimates],
         "impossible": found.impossible,
         "best": best and best.schedule.name,

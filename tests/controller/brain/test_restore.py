@@ -14,7 +14,7 @@ from holdfast.controller.brain import restore
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.restore import REMEDY
 from holdfast.controller.job.stages import Stage
-from holdfast.controller.shell.report import _incident
+from holdfast.controller.shell.job_report import incident_doc
 from holdfast.controller.state.events import EventSeen, Tick
 from holdfast.controller.state.incidents import IncidentState
 from holdfast.controller.state.model import Instant, JobStatus
@@ -172,7 +172,7 @@ def test_whatever_is_wrong_with_the_newest_job_is_one_line_or_harmless(wrong: An
     assert all(REMEDY in why and "\n" not in why for why in refused.values())
 
 
-def whole_incident() -> tuple[Virtual, dict[str, Any]]:
+def wholeincident_doc() -> tuple[Virtual, dict[str, Any]]:
     """The live one of a job that recovers, with stacks and evidence."""
     v = training()
     v.exit(3, signal=9)
@@ -188,7 +188,7 @@ def whole_incident() -> tuple[Virtual, dict[str, Any]]:
     return v, doc
 
 
-def with_incident(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
+def withincident_doc(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
     brain = ClusterBrain("b9", v.options)
     documents = {**v.saved, ("incident", "i1"): doc}
     brain.restore([(kind, key, one) for (kind, key), one in documents.items()], v.steps, v.instant)
@@ -198,11 +198,11 @@ def with_incident(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_whatever_is_wrong_with_an_incident_it_is_left_out_and_named_or_harmless(wrong: Any) -> None:
     """In each place of its document; the job goes on as ever."""
-    v, doc = whole_incident()
-    assert with_incident(v, doc).damaged == []
+    v, doc = wholeincident_doc()
+    assert withincident_doc(v, doc).damaged == []
     refused: dict[str, str] = {}
     for place in places(doc):
-        brain = with_incident(v, with_value(doc, place, wrong))
+        brain = withincident_doc(v, with_value(doc, place, wrong))
         if brain.damaged:
             (why,) = brain.damaged
             refused[".".join(map(str, place))] = why
@@ -213,7 +213,7 @@ def test_whatever_is_wrong_with_an_incident_it_is_left_out_and_named_or_harmless
             brain.handle(Tick(), Instant(v.now + n, v.instant.wall + n))
         for incident in brain.c.book.incidents.values():
             json.dumps(incident.to_doc(), allow_nan=False)
-            json.dumps(_incident(incident), allow_nan=False)
+            json.dumps(incident_doc(incident), allow_nan=False)
         assert brain.c.newest is not None
     must = {"findings", "findings.0", "findings.0.kind", "findings.0.evidence", "phases.0", "state", "stacks.rows.0"}
     assert must <= refused.keys() | ({"stacks.rows.0", "findings.0.evidence"} if wrong == {} else set())
@@ -227,8 +227,8 @@ def test_whatever_is_wrong_with_an_incident_it_is_left_out_and_named_or_harmless
 
 
 def test_an_incident_under_another_id_is_left_out() -> None:
-    v, doc = whole_incident()
-    assert with_incident(v, {**doc, "id": "i7"}).damaged == ["incident i1: ValueError id cannot be 'i7'"]
+    v, doc = wholeincident_doc()
+    assert withincident_doc(v, {**doc, "id": "i7"}).damaged == ["incident i1: ValueError id cannot be 'i7'"]
 
 
 def test_numbers_of_a_job_are_within_bounds() -> None:

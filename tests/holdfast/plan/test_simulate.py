@@ -28,6 +28,34 @@ def test_messages_whose_receives_are_posted_late_are_all_exposed(n: int) -> None
     assert simulate(plan, WORK, latency=0.125, posted_ahead=False).makespan == without + 2 * n * 0.125
 
 
+def test_messages_of_two_ranks_may_go_one_at_a_time_in_the_order_of_their_lists() -> None:
+    """By hand. The gradient of 1 is ready at 7.5, but rank 0 posts its receive at 8, behind the send of activation 2,
+    and that takes the link until 8.5: it is there at 9 and not at 8.5."""
+    layout = TrainerLayout(2, 1, 1, 1, 4, Placement.LOOP)
+    plan = job_plan(layout, "1f1b", 2, SCHEDULES["1f1b"].build(2, 1, 4))
+    line, free = (simulate(plan, WORK, 0.5, one_at_a_time=one) for one in (True, False))
+    assert [line.start[f"0B{m}"] for m in range(4)] == [5, 9, 13, 16]
+    assert [free.start[f"0B{m}"] for m in range(4)] == [5, 8.5, 12, 15.5]
+    assert (line.makespan, free.makespan) == (18, 17.5)
+
+
+@pytest.mark.parametrize(("d", "n"), [(2, 3), (4, 8), (8, 16)])
+def test_gpipe_over_nccl_exposes_every_message_of_a_rank(d: int, n: int) -> None:
+    """A list of forwards posts each receive behind the forward before it: N + D - 2 messages each way."""
+    c = 0.5
+    layout = TrainerLayout(d, 1, 1, 1, n, Placement.LOOP)
+    plan = job_plan(layout, "gpipe", d, SCHEDULES["gpipe"].build(d, 1, n))
+    assert simulate(plan, WORK, c, one_at_a_time=True).makespan == (n + d - 1) * (1 + 2) + 2 * (n + d - 2) * c
+
+
+def test_lists_that_differ_in_order_cannot_be_done_one_message_at_a_time() -> None:
+    text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n" \
+           "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"  # fmt: skip
+    assert simulate(plan_of(text, 2), WORK, 0.5).makespan > 0
+    with pytest.raises(ValueError, match="ranks 0 and 1 have their messages in different orders, at 0SEND_F1"):
+        simulate(plan_of(text, 2), WORK, 0.5, one_at_a_time=True)
+
+
 def test_a_message_may_take_longer_than_another() -> None:
     plan = plan_of("0F0,0B0\n1F0,1B0\n")
     line = simulate(plan, WORK, latency=lambda sender: 5.0 if sender.op is Op.FORWARD else 0.5)

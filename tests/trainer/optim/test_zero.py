@@ -130,6 +130,12 @@ def test_plans_say_what_is_gathered_and_reduced(
         ),
         (["parallel.zero=3", "parallel.zero_unit=stage"], "set parallel.zero_unit = layer, or parallel.schedule = bfs"),
         (["parallel.zero=2", "parallel.zero_reduce=last"], "leave it at each, or set parallel.zero = 1"),
+        (["parallel.zero_live=0"], "parallel.zero_live is 0: write 1 or more stages"),
+        (["parallel.zero=3", "parallel.zero_live=2"], "parallel.zero_unit = stage, or leave parallel.zero_live = 1"),
+        (
+            [*(f"parallel.{w}" for w in ("zero=3", "zero_unit=stage", "zero_live=3", "schedule=bfs", "pp=2"))],
+            "parallel.zero_live = 3 are more than the 2 stages of a rank",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(tiny: list[str], chosen: list[str], says: str) -> None:

@@ -11,10 +11,10 @@ import pytest
 from forked import REPOSITORY
 
 
-def apart(ranks: int, schedules: list[str], count: int) -> dict[str, float]:
+def apart(ranks: int, schedules: list[str], count: int, *more: str) -> dict[str, float]:
     """Measured median of three less formula, by schedule, with `count` micro-batches."""
     options = ["--json", "--unit-ms", "100", "--repeats", "3", "--micro-batches", str(count)]
-    options += ["--ranks", str(ranks), "--schedules", *schedules]
+    options += ["--ranks", str(ranks), "--schedules", *schedules, *more]
     command = [sys.executable, "benchmarks/bubble.py", *options]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=280)
@@ -39,5 +39,18 @@ def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str]
     # A busy machine makes every bubble larger, never smaller: those that came out too large get one more attempt.
     if again := [name for name, error in found.items() if error > 0.02]:
         found |= apart(ranks, again, count)
+    print(found)
+    assert all(abs(error) < 0.02 for error in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ahead", ["0", "2"])
+def test_messages_that_take_time_over_gloo_cost_what_is_simulated(ahead: str) -> None:
+    """Receives that are posted late expose each message of gpipe, those posted ahead the first of each way."""
+    more = ["--message", "0.5", "--ahead", ahead]
+    found = apart(4, ["gpipe", "1f1b"], 4, *more)
+    if again := [name for name, error in found.items() if error > 0.02]:
+        found |= apart(4, again, 4, *more)
     print(found)
     assert all(abs(error) < 0.02 for error in found.values()), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
 
 
 def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
-    """Bytes of tensors held before the trainer is made, between steps, and where the last backward has ended."""
+    """Bytes of tensors held before the trainer is made, between steps, and where the last backward has ended: without
+    what a thread still sums of the micro-batch before."""
     with joined(argv) as rank:
         before = tensor_bytes()
         trainer, layout = rank.trainer(), rank.layout
@@ -76,6 +78,9 @@ def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
 
         def watched(*args: Any) -> Any:
             grad = original(*args)
+            for thread in threading.enumerate():
+                if thread.name == "reduction":
+                    thread.join(60.0)
             peaks.append(tensor_bytes())
             return grad
 

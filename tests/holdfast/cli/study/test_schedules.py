@@ -114,3 +114,32 @@ def test_it_works_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {one["schedule"] for one in json.loads(done.stdout)["schedules"]} == set(SCHEDULES)
+
+
+@pytest.mark.parametrize(
+    ("device", "says", "ahead", "one_at_a_time"),
+    [
+        (
+            "cuda",
+            "over NCCL (--device cuda): a receive is posted where both ranks' lists have it; messages go one",
+            0,
+            1,
+        ),
+        (
+            "cpu",
+            "over gloo (--device cpu): a receive is posted 2 computations before it is needed; messages go be",
+            2,
+            0,
+        ),
+    ],
+)
+def test_what_is_assumed_about_messages_is_said(
+    capsys: Capture, device: str, says: str, ahead: int, one_at_a_time: int
+) -> None:
+    words = ["--device", device, "--message", "0.5"]
+    assert main(["schedules", *words]) == 0
+    assert says in " ".join(capsys.readouterr().out.split())
+    found = document(capsys, *words)
+    assert (found["posted_ahead"], found["one_at_a_time"]) == (ahead, one_at_a_time)
+    assert main(["schedules"]) == 0
+    assert "a receive is posted" not in capsys.readouterr().out

@@ -8,9 +8,14 @@ STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt setup.py a
 PYTEST_ARGS ?=
 # Trainer and controller take as long as all others, and no two tests that start agents run at once.
 BUSY := tests/trainer tests/controller
-SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 \
-  --then -m "slow and calm" -- -m "slow and not aside and not calm"
+# Collecting all costs each run as much as many tests: tests/conftest.py sees to it that no slow one is elsewhere.
+SLOW_FILES = $(shell grep -rlF --include='test_*.py' mark.slow tests)
+SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 $(SLOW_FILES) \
+  --then -m "slow and calm" $(SLOW_FILES) -- -m "slow and not aside and not calm" $(SLOW_FILES)
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
+
+# Tests start a thousand processes: without bytecode each would compile the sources anew.
+test fast: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup demo test fast mutants rows gallery pictures lint format docs proto proto-check page-check wheel-check clean
 

@@ -18,6 +18,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` finds the files with slow tests by the words `mark.slow`: a slow test elsewhere would never run."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    unseen = sorted(str(path) for path in slow if "mark.slow" not in path.read_text())
+    if unseen:
+        raise pytest.UsageError(f"slow tests in files that do not say mark.slow: {', '.join(unseen)}")
+
+
 @pytest.fixture
 def free_port() -> int:
     """A loopback port on which nothing listens."""

@@ -172,7 +172,7 @@ def test_whatever_is_wrong_with_the_newest_job_is_one_line_or_harmless(wrong: An
     assert all(REMEDY in why and "\n" not in why for why in refused.values())
 
 
-def wholeincident_doc() -> tuple[Virtual, dict[str, Any]]:
+def whole_incident() -> tuple[Virtual, dict[str, Any]]:
     """The live one of a job that recovers, with stacks and evidence."""
     v = training()
     v.exit(3, signal=9)
@@ -188,7 +188,7 @@ def wholeincident_doc() -> tuple[Virtual, dict[str, Any]]:
     return v, doc
 
 
-def withincident_doc(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
+def with_incident(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
     brain = ClusterBrain("b9", v.options)
     documents = {**v.saved, ("incident", "i1"): doc}
     brain.restore([(kind, key, one) for (kind, key), one in documents.items()], v.steps, v.instant)
@@ -198,11 +198,11 @@ def withincident_doc(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_whatever_is_wrong_with_an_incident_it_is_left_out_and_named_or_harmless(wrong: Any) -> None:
     """In each place of its document; the job goes on as ever."""
-    v, doc = wholeincident_doc()
-    assert withincident_doc(v, doc).damaged == []
+    v, doc = whole_incident()
+    assert with_incident(v, doc).damaged == []
     refused: dict[str, str] = {}
     for place in places(doc):
-        brain = withincident_doc(v, with_value(doc, place, wrong))
+        brain = with_incident(v, with_value(doc, place, wrong))
         if brain.damaged:
             (why,) = brain.damaged
             refused[".".join(map(str, place))] = why
@@ -227,8 +227,8 @@ def test_whatever_is_wrong_with_an_incident_it_is_left_out_and_named_or_harmless
 
 
 def test_an_incident_under_another_id_is_left_out() -> None:
-    v, doc = wholeincident_doc()
-    assert withincident_doc(v, {**doc, "id": "i7"}).damaged == ["incident i1: ValueError id cannot be 'i7'"]
+    v, doc = whole_incident()
+    assert with_incident(v, {**doc, "id": "i7"}).damaged == ["incident i1: ValueError id cannot be 'i7'"]
 
 
 def test_numbers_of_a_job_are_within_bounds() -> None:

@@ -1,8 +1,8 @@
 """DualPipeV: DualPipe folded in half, so that weights are there once (DeepSeek-V3, arXiv 2412.19437; "cut-in-half").
 
-Each rank holds a stage of the way out and one of the way back, as with ZBV. In the main part a forward of one stage and a
-whole backward of the other are neighbours, which on a device with two streams may overlap (torch's OVERLAP_F_B). Here
-they are two actions in that order. Only the ends of the pipeline cut a backward in halves.
+Each rank holds a stage of the way out and one of the way back, as with ZBV. In the main part a forward of one stage and
+a whole backward of the other are neighbours, which torch has as one action (OVERLAP_F_B). Here they are two actions in
+that order. Only the ends of the pipeline cut a backward in halves.
 """
 
 from __future__ import annotations

@@ -178,6 +178,7 @@ def schedules() -> str:
     for one in SCHEDULES.values():
         chunks = f"{one.chunks}, or as `parallel.chunks` says" if one.takes_chunks else str(one.chunks)
         asks = ["pp of 2 or more"] * (one.chunks > 1) + ["micro-batches that fill whole rounds"] * one.whole_rounds
+        asks += ["as many micro-batches as stages"] * one.fills_stages
         backward = "in two halves" if one.halves_backward else "whole"
         rows.append((f"`{one.name}`", chunks, one.placement.value if one.chunks > 1 else "", backward, "; ".join(asks)))
     return table(("schedule", "stages per rank", "placement", "backward", "needs"), rows)

@@ -10,6 +10,7 @@ from holdfast.plan.plan import Layers, Mesh, Order, Plan
 from holdfast.trainer.schedules.axonn import axonn
 from holdfast.trainer.schedules.breadth_first import breadth_first
 from holdfast.trainer.schedules.chimera import backward_halving, chimera, forward_doubling, pipe_ranks
+from holdfast.trainer.schedules.dualpipev import dualpipev
 from holdfast.trainer.schedules.gpipe import gpipe
 from holdfast.trainer.schedules.interleaved import interleaved
 from holdfast.trainer.schedules.merak import baseline, early_recompute, last_stage_kept, shifted
@@ -62,6 +63,8 @@ class Schedule:
     """Backward for inputs and for weights are two actions."""
     whole_rounds: bool = False
     """Micro-batches must fill rounds of equal size, of about one a rank."""
+    fills_stages: bool = False
+    """Micro-batches must be as many as stages, or more."""
     is_message_driven: bool = False
     """Its lists are one possible order: a rank computes what is ready."""
     when: str = ""
@@ -71,6 +74,8 @@ class Schedule:
         """Why it cannot run `micro_batches` of a replica on so many pipeline ranks, None if it can."""
         if self.chunks > 1 and ranks == 1:
             return "needs pp of 2 or more"
+        if self.fills_stages and micro_batches < (stages := self.placement.stages(ranks, self.chunks)):
+            return f"needs a micro-batch for each stage: {micro_batches} micro-batches for {stages} stages"
         if self.whole_rounds and (left := micro_batches % max(1, micro_batches // ranks)):
             turns = micro_batches // ranks
             return f"needs rounds of equal size: {micro_batches} micro-batches in {turns} rounds leave {left} over"
@@ -127,6 +132,15 @@ SCHEDULES = {
             placement=Placement.FOLD,
             halves_backward=True,
             when="the bubble must be smallest: halves of a backward fill it",
+        ),
+        Schedule(
+            "dualpipev",
+            dualpipev,
+            chunks=2,
+            placement=Placement.FOLD,
+            halves_backward=True,
+            fills_stages=True,
+            when="as `zbv`, with most backwards whole, each beside a forward of the rank's other stage",
         ),
         Schedule(
             "interleaved-zero-bubble",

@@ -13,7 +13,7 @@ from holdfast.plan.plan import SPANS, Op
 
 pytestmark = pytest.mark.aside
 
-SCHEDULES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs", "zbv", "interleaved-zero-bubble")
+SCHEDULES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs", "zbv", "interleaved-zero-bubble", "dualpipev")
 """Those that torch's runtime can execute."""
 CASES: dict[str, tuple[int, list[str]]] = {
     **{f"{name} pp4": (4, ["pp=4", f"schedule={name}"]) for name in SCHEDULES},

@@ -106,6 +106,22 @@ def test_zero_bubble_lists_are_torch_s(name: str, kind: Any, chunks: int, ranks:
     assert written(kind(stages_without_ranks(ranks, chunks), count), ranks) == ours
 
 
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (2, 5), (3, 6), (3, 8), (4, 8), (4, 13), (5, 20), (16, 48)])
+def test_dualpipev_is_torch_s_with_what_it_overlaps_one_after_the_other(ranks: int, count: int) -> None:
+    theirs = torch_schedules.ScheduleDualPipeV(stages_without_ranks(ranks, 2), count).pipeline_order
+    apart = [[part for one in theirs[rank] if one for part in one.sub_actions or (one,)] for rank in range(ranks)]
+    assert computations("dualpipev", ranks, 2, count) == list(from_csv("\n".join(",".join(map(str, a)) for a in apart)))
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 3), (4, 7)])
+def test_dualpipev_needs_a_micro_batch_for_each_stage(ranks: int, count: int) -> None:
+    said = f"needs a micro-batch for each stage: {count} micro-batches for {2 * ranks} stages"
+    assert SCHEDULES["dualpipev"].obstacle(ranks, count) == said
+    assert SCHEDULES["dualpipev"].obstacle(ranks, 2 * ranks) is None
+    with pytest.raises(ValueError, match="a micro-batch for each stage"):
+        computations("dualpipev", ranks, 2, count)
+
+
 @pytest.mark.parametrize(("ranks", "count"), [(2, 4), (2, 8), (4, 8), (4, 16), (8, 16), (8, 32)])
 @pytest.mark.parametrize("name", ["zbv", "interleaved-zero-bubble"])
 def test_zero_bubble_loses_what_it_cannot_fill(name: str, ranks: int, count: int) -> None:

@@ -120,7 +120,8 @@ def test_schedules_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
 def test_schedules_over_four_ranks_equal_one_process(
     zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str
 ) -> None:
-    chosen = ["--set", f"parallel.schedule={schedule}", "--set", "train.micro_batches=4"]
+    count = 8 if SCHEDULES[schedule].fills_stages else 4
+    chosen = ["--set", f"parallel.schedule={schedule}", "--set", f"train.micro_batches={count}"]
     halvable = ["--set", f"train.micro_batch_size={SCHEDULES[schedule].parts}"]
     compare(zygote, [*tiny, *mesh(4, 1, 1), *chosen, *halvable], tmp_path, world=4)
 

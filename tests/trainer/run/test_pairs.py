@@ -46,6 +46,7 @@ LAID = ("layout", "schedule", "zero", "sequence")
 def settings(case: Mapping[str, Any]) -> list[str]:
     pp, dp, tp = case["layout"]
     stages = pp * SCHEDULES[case["schedule"]].chunks
+    one = SCHEDULES[case["schedule"]]
     values = [
         *ZERO[case["zero"]],
         f"parallel.schedule={case['schedule']}",
@@ -58,8 +59,8 @@ def settings(case: Mapping[str, Any]) -> list[str]:
         f"model.layers={max(2, stages)}",
         f"model.heads={max(2, tp)}",
         f"train.recompute={case.get('recompute', 'none')}",
-        f"train.micro_batches={dp * (4 if pp > 1 and dp < 4 else 2)}",
-        f"train.micro_batch_size={SCHEDULES[case['schedule']].parts}",
+        f"train.micro_batches={dp * max(4 if pp > 1 and dp < 4 else 2, 2 * pp * one.fills_stages)}",
+        f"train.micro_batch_size={one.parts}",
         "train.dtype=float64",
     ]
     return [*mesh(pp, dp, tp), *(word for value in values for word in ("--set", value))]

@@ -34,6 +34,7 @@ CASES = [
     ("2", "merak-early", "float32"),
     ("3L", "merak", "float32"),
     ("1", "axonn", "bfloat16"),
+    ("3S", "dualpipev", "float32"),
 ]
 FAST = CASES[7]
 
@@ -44,7 +45,8 @@ def check(zygote: Zygote, tiny: list[str], folder: Path, zero: str, schedule: st
         f"parallel.schedule={schedule}",
         f"model.layers={2 * SCHEDULES[schedule].chunks}",
         f"train.dtype={dtype}",
-        *("train.micro_batches=4", "data.loader=shared", "data.prefetch=2"),
+        f"train.micro_batches={8 if schedule == 'dualpipev' else 4}",
+        *("data.loader=shared", "data.prefetch=2"),
         "train.micro_batch_size=2" if SCHEDULES[schedule].parts > 1 else "model.dropout=0.1",
     ]
     argv = [*tiny, "--pp", "2", "--dp", "2", *(word for value in values for word in ("--set", value))]

@@ -61,7 +61,7 @@ def test_numbers_of_8_ranks_and_16_micro_batches_stand_in_their_boxes() -> None:
 
 def test_all_is_within_the_picture() -> None:
     for name in SCHEDULES:
-        picture = drawn(estimate(Pipeline(2, 2), SCHEDULES[name]), "a title that is longer than the whole step")
+        picture = drawn(estimate(Pipeline(2, 4), SCHEDULES[name]), "a title that is longer than the whole step")
         width, height = number(picture, "width"), number(picture, "height")
         for rect in (*boxes(picture), *boxes(picture, "lane"), *boxes(picture, "key")):
             assert TOP <= number(rect, "y") <= height - number(rect, "height")

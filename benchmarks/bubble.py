@@ -173,10 +173,10 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     like = torch.zeros(2, 4, dtype=torch.float64)
     late = Late(case.message * unit_s)
     stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
-    kind = MessageDrivenExecutor if SCHEDULES[case.schedule].is_message_driven else Executor
-    executor = kind(case.plan, rank, stages, _difference, group, like)
-    if isinstance(executor, MessageDrivenExecutor):
-        executor.drive(2 * case.ranks)
+    job = (case.plan, rank, stages, _difference, group, like)
+    executor = (
+        MessageDrivenExecutor(*job, 2 * case.ranks) if SCHEDULES[case.schedule].is_message_driven else Executor(*job)
+    )
     if case.late:
         _delay(executor._messages, case.late * unit_s, random.Random(rank))
     inputs = torch.ones(2 * count, 4, dtype=like.dtype) if 0 in layout.stages_of(rank) else None

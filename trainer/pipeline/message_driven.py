@@ -14,11 +14,15 @@ import queue
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from holdfast.plan.plan import RECEIVES, Action, Op
-from holdfast.trainer.pipeline.executor import Executor
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast.plan.plan import RECEIVES, Action, Op, Plan
+from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.messages import Receive
+from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.telemetry import spans
 
 Turn = tuple[Action, list[Callable[[], object]]]
@@ -28,11 +32,19 @@ Turn = tuple[Action, list[Callable[[], object]]]
 class MessageDrivenExecutor(Executor):
     """One rank's part of a plan, on one stage. The order of its list counts for what is no computation only."""
 
-    limit: int
-    """Micro-batches under way at most, counted in the first stage."""
-
-    def drive(self, limit: int) -> MessageDrivenExecutor:
-        """Get ready for steps with this limit. Returns itself."""
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        stages: Sequence[Stage],
+        loss: LossFunction,
+        group: dist.ProcessGroup,
+        like: Tensor,
+        limit: int,
+        back: dist.ProcessGroup | None = None,
+    ) -> None:
+        """As an `Executor`. `limit`: micro-batches under way at most, counted in the first stage."""
+        super().__init__(plan, rank, stages, loss, group, like, back)
         (self._stage,) = self._stages.values()
         self.limit = limit
         self._before: list[Callable[[], object]] = []
@@ -42,7 +54,6 @@ class MessageDrivenExecutor(Executor):
         self._news: queue.SimpleQueue[Receive | BaseException] = queue.SimpleQueue()
         self._watches = {op: _Watch(self._news) for op in self._receives}
         self._here: set[tuple[Op, int]] = set()
-        return self
 
     def _sort(self) -> None:
         """Share the list out: receives, the two kinds of turns, and what comes before the first of them."""

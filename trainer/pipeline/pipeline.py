@@ -80,8 +80,8 @@ def build_executor(
         return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message)
     # NCCL does the messages of a link in one order, and here neither end knows the other one's.
     back = mesh.second_pp_group() if mesh.device.type == "cuda" and mesh.layout.pp > 1 else None
-    driven = MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, back)
-    return driven.drive(config.parallel.in_flight or default_limit(mesh.layout.pp))
+    limit = config.parallel.in_flight or default_limit(mesh.layout.pp)
+    return MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, limit, back)
 
 
 def sharing_of(

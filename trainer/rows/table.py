@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.trainer.rows import layouts, model, network, optimizers, pipelines, transfers
+from holdfast.trainer.rows import caches, layouts, model, network, optimizers, pipelines, transfers
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
@@ -28,6 +28,10 @@ TECHNIQUES = {
         Technique("C4", "AxoNN: what is ready runs", "Singh and Bhatele, IPDPS 2022",
                   "the time of messages or computations varies at random", pipelines.axonn),
         Technique("C5", "ZeRO", "Rajbhandari et al., SC 2020", "replicas hold more than fits", layouts.zero),
+        Technique("C6", "Chunks (PatrickStar)", "Fang et al., TPDS 2022", "planned only, no setting yet",
+                  caches.chunks),
+        Technique("C7", "Tables behind a cache (Bagpipe)", "Agarwal et al., SOSP 2023", "planned only, no setting yet",
+                  caches.tables),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",

@@ -73,6 +73,16 @@ def _pretend(mesh: str, config: DemoConfig) -> int:
         return pretend.pretend(sizes, config.http_port, state_dir)
 
 
+def _torch_cache(state_dir: Path) -> dict[str, str]:
+    """Torch makes a folder on import; in TMPDIR it would not be removed. Code that is executed comes from there, so it is
+    made here, closed to others: torch leaves that to the umask."""
+    if _TORCH_CACHE in os.environ:
+        return {}
+    folder = state_dir / "torch"
+    private.make_folder(folder)
+    return {_TORCH_CACHE: str(folder)}
+
+
 def _run(plan: DemoPlan, state_dir: Path, config: DemoConfig, keep: bool, as_json: bool) -> int:
     from holdfast.cli.demo import view as demo_view
     from holdfast.cli.local.cluster import LocalCluster
@@ -87,8 +97,7 @@ def _run(plan: DemoPlan, state_dir: Path, config: DemoConfig, keep: bool, as_jso
         mortal=mortal_nodes(plan),
         slots=plan.nproc,
         http_port=config.http_port,
-        # Torch makes this folder on import; in TMPDIR it would not be removed.
-        env={} if _TORCH_CACHE in os.environ else {_TORCH_CACHE: str(state_dir / "torch")},
+        env=_torch_cache(state_dir),
     ) as cluster:
         with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
             cluster.client.submit(spec)

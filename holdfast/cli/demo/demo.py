@@ -74,7 +74,7 @@ def _pretend(mesh: str, config: DemoConfig) -> int:
 
 
 def _torch_cache(state_dir: Path) -> dict[str, str]:
-    """Torch makes a folder on import; in TMPDIR it would not be removed. Code that is executed comes from there, so it is
+    """Torch makes a folder on import; in TMPDIR it would not be removed. It executes code from there, so the folder is
     made here, closed to others: torch leaves that to the umask."""
     if _TORCH_CACHE in os.environ:
         return {}

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.trainer.rows import caches, layouts, model, network, optimizers, pipelines, transfers
+from holdfast.trainer.rows import (
+    batches,
+    caches,
+    groups,
+    jitter,
+    layouts,
+    model,
+    optimizers,
+    pipelines,
+    replicas,
+    transfers,
+)
+from holdfast.trainer.rows.layer import fused, overlapped
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
@@ -13,10 +25,20 @@ TECHNIQUES = {
         Technique("M2", "Sliding-window attention", "MegaScale, 3.1", "sequences are long", model.window),
         Technique("M3", "LAMB", "You et al., ICLR 2020; MegaScale, 3.1", "the batch is too large for AdamW",
                   optimizers.lamb),
+        Technique("M4", "Sums and gathers beside computation", "MegaScale, 3.2",
+                  "replicas wait for each other between steps", replicas.beside),
         Technique("M5", "Messages beside computation", "Zhuang et al., MLSys 2023; MegaScale, 3.2",
                   "messages between stages take a tenth of a forward or more", pipelines.messages),
-        Technique("M13", "Timeouts in order", "MegaScale, 3.6 and 6.3", "links flap", network.timeouts),
-        Technique("M20", "Order of ranks", "MegaScale, 3.1", "always: tp peers share a node", layouts.rank_order),
+        Technique("M6", "Transfers beside matrix products", "MegaScale, 3.2", "tp ranks wait for their activations",
+                  overlapped.chunks),
+        Technique("M7", "Batches read ahead", "MegaScale, 3.4", "always, where memory for a batch is left",
+                  batches.ahead),
+        Technique("M8", "One loader a node", "MegaScale, 3.4", "ranks of a node read the same data", batches.once),
+        Technique("M9", "Groups made by their members", "MegaScale, 3.5", "always: it starts faster", groups.set_up),
+        Technique("M13", "Timeouts in order", "MegaScale, 3.6 and 6.3", "links flap", groups.timeouts),
+        Technique("M14", "Fused operations", "MegaScale, 3.3", "always", fused.fusion),
+        Technique("M20", "Order of ranks, and no jitter", "MegaScale, 3.1 and 6.3", "always: tp peers share a node",
+                  jitter.order_and_jitter),
         Technique("P1", "1F1B", "Narayanan et al., SOSP 2019", "activations must be few", pipelines.one_f_one_b),
         Technique("P2", "Interleaved 1F1B", "Narayanan et al., SC 2021", "the bubble must shrink, backward stays whole",
                   pipelines.interleaved),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from holdfast.plan.plan import COMPUTE, Op, Plan
 from holdfast.plan.simulate import Duration, simulate
@@ -61,4 +62,4 @@ def _out_of_turn(plan: Plan, rank: int) -> int:
     order = plan.order_of(rank)
     gathered = [action.stage for action in order if action.op is Op.UNSHARD]
     used = list(dict.fromkeys(action.stage for action in order if action.op in COMPUTE))
-    return sum(one != other for one, other in zip(gathered, used, strict=True))
+    return sum(one != other for one, other in zip_longest(gathered, used))

@@ -59,6 +59,12 @@ def test_gatherings_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {what.split(" ", 1)[0] for what in failing("M4")} == {"exposed", "gatherings"}
 
 
+def test_stages_gathered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = job_plan.add_unshard
+    monkeypatch.setattr(job_plan, "add_unshard", lambda order, live: original(order, 1))
+    assert {what.split(" ", 1)[0] for what in failing("M4")} == {"exposed", "gatherings"}
+
+
 def test_a_transfer_that_is_awaited_before_the_next_product(monkeypatch: pytest.MonkeyPatch) -> None:
     original = collectives.start_reduce_scatter
 

@@ -5,7 +5,7 @@ python benchmarks/reductions.py [--cases "zero 1" "bfs zero 3 live 2"] [--chunks
 Two replicas of two pipeline ranks with so many stages each. Computation sleeps: a stage takes 1.5 times as long for a
 backward as its collective. Collectives are real, over gloo, and arrive late, one after another, as over a link on which
 those of a rank's stages take `--ms` together. Reading data takes 1.5 times as long as a stage's gathering. Then no more
-need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.4). Waiting
+need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Waiting
 is rank 0's; `exposed` is its step less that of the same job over a link that takes no time.
 """
 

@@ -44,6 +44,8 @@ def tensor_bytes() -> int:
             if tensor is None:
                 continue
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            if local.layout is not torch.strided:  # a sparse one has no storage of its own
+                continue
             storage = local.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

@@ -8,7 +8,8 @@ from holdfast.trainer.rows.table import TECHNIQUES
 
 def table() -> str:
     """Made in a process of its own: rows count what a process does, and this one may have done other things before."""
-    return subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True).stdout.rstrip("\n")
+    done = subprocess.run([sys.executable, __file__], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.rstrip("\n")
 
 
 def made() -> str:

@@ -76,7 +76,7 @@ class MessageDrivenExecutor(Executor):
         self._here.clear()
         posts = {op: deque(wanted) for op, wanted in self._receives.items()}
         for op in posts:
-            for _ in range(self.limit):
+            for _ in range(min(self.limit, len(posts[op]))):
                 self._post(op, posts[op])
         left = {op: deque(turns) for op, turns in self._turns.items()}
         while left[Op.FORWARD] or left[Op.BACKWARD]:

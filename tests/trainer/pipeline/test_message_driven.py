@@ -77,6 +77,13 @@ def test_no_more_are_under_way_than_the_limit(zygote: Zygote, tiny: list[str], t
 
 
 @pytest.mark.slow
+def test_a_limit_that_nothing_reaches_costs_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    found = late(zygote, tiny, tmp_path, "axonn", (2, 1, 1), 1, "parallel.in_flight=1000000000000")
+
+    assert found[0]["most"] == 8
+
+
+@pytest.mark.slow
 def test_a_restart_changes_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     argv = [*tiny, *mesh(2, 2, 1), *settings(*SMALL, "parallel.schedule=axonn")]
     strike(zygote, argv, tmp_path, victim=3, world=4)

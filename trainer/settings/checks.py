@@ -7,7 +7,9 @@ from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full", "cell")
+STAGE_AWARE = "stage-aware"
+"""The other value of train.recompute, for all stages together."""
 _MOST = 1 << 20
 """No model or job is laid over more of anything."""
 
@@ -131,11 +133,11 @@ def _check_choices(config: Config) -> None:
             "parallel.zero_reduce is last: only parallel.zero = 3 with zero_unit = layer has the choice; "
             "leave it at each, or set parallel.zero = 1 to reduce once"
         )
-    for entry in recompute_entries(config.train.recompute):
-        if entry not in RECOMPUTE:
-            raise ConfigError(
-                f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage"
-            )
+    if config.train.recompute != STAGE_AWARE and not set(recompute_entries(config.train.recompute)) <= set(RECOMPUTE):
+        raise ConfigError(
+            f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage; "
+            f"or {STAGE_AWARE}"
+        )
     low, high = config.optim.trust_low, config.optim.trust_high
     if high and low > high:
         raise ConfigError(f"optim.trust_low is {low}, above optim.trust_high = {high}: must not be")
@@ -149,6 +151,23 @@ def _check_choices(config: Config) -> None:
 def recompute_entries(setting: str) -> list[str]:
     """Entries of train.recompute: one for all stages, or one for each."""
     return [entry.strip() for entry in setting.split(",")]
+
+
+def recompute_of(setting: str, stage: int) -> str:
+    """What a stage recomputes in backward: the only entry of train.recompute, or its own."""
+    entries = recompute_entries(setting)
+    return entries[0] if len(entries) == 1 else entries[stage]
+
+
+def _unfit_recompute(config: Config) -> str | None:
+    """Why the schedule cannot go with what the settings recompute, None if it can."""
+    setting, schedule = config.train.recompute, SCHEDULES[config.parallel.schedule]
+    wants = STAGE_AWARE if setting == STAGE_AWARE else "cell" if "cell" in recompute_entries(setting) else ""
+    if wants and schedule.recomputes:
+        return f"train.recompute = {setting}, and {schedule.name} recomputes whole stages already (choose 1f1b)"
+    if wants == "cell" and schedule.is_message_driven:
+        return f"train.recompute = {setting} puts actions into a fixed order, and {schedule.name} has none (set full)"
+    return None
 
 
 def obstacle(config: Config, tp: int, stages: int) -> str | None:
@@ -168,4 +187,4 @@ def obstacle(config: Config, tp: int, stages: int) -> str | None:
         return f"parallel.overlap_chunks needs whole backwards, which {config.parallel.schedule} halves: choose 1f1b"
     if entries not in (1, stages):
         return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"
-    return None
+    return _unfit_recompute(config)

@@ -175,8 +175,9 @@ class TrainConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Type of parameters and activations. With bfloat16 the optimizer keeps float32 parameters. float64: for checks."""
     recompute: str = "none"
-    """Activations that backward recomputes: none, selective (attention and the non-linearity) or full (whole layers);
-    one value for all stages, or one for each: `full,none`."""
+    """Activations that backward recomputes: none, selective (attention and the non-linearity), full (whole layers, of
+    which each keeps its input) or cell (whole stages, of which each keeps its input); one value for all stages, or one
+    for each: `full,none`. stage-aware: each stage as many layers as makes all ranks hold equally many bytes."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A step whose loss or gradients are not finite ends the run, or is skipped."""
     max_skips: int = 10

@@ -63,9 +63,9 @@ class Recomputation:
 def stage_aware(plan: Plan, stages: Sequence[StageBytes]) -> Recomputation:
     """What to keep, so that every rank holds about what that one does which holds least when it recomputes nothing.
 
-    In 1F1B that is the last rank, with one micro-batch under way: it keeps all, the first one a D-th. What does not come
-    out even in layers of one micro-batch is spread over those under way: some keep a layer more than others. A rank that
-    holds more though it recomputes all, recomputes all.
+    In 1F1B that is the last rank, with one micro-batch under way: it keeps all, the first one a D-th. What does not
+    come out even in layers of one micro-batch is spread over those under way: some keep a layer more than others. A
+    rank that holds more though it recomputes all, recomputes all.
 
     `stages` by number. The plan has no recompute actions of its own: ValueError.
     """
@@ -98,8 +98,7 @@ class _Rank:
         self.most = under_way * max(stages[stage].layers for stage in self._forwards)
 
     def kept(self, amounts: _Amounts) -> dict[tuple[int, int], Kept]:
-        """By stage and micro-batch. Over any row of micro-batches that are under way at once, a stage keeps its share of
-        the amounts."""
+        """By stage and micro-batch. Of those in a row that are under way at once, a stage keeps its share of both."""
         found = {}
         for stage, those in self._forwards.items():
             layers = self._stages[stage].layers

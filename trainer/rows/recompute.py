@@ -2,8 +2,8 @@
 
 Real stages do their rank's list one after the other, alone: what would come from other ranks is made up. Numbers of a
 token in a parallel layer of width h with a feed-forward width of 4h: x, the normed x, its scale, the inward matrix's
-columns (3h for attention, 4h for the feed-forward layer), turned queries, keys and values (3h), what attention gives (h)
-with a number for each head, the outward matrix's input (5h). Selective recomputation leaves out what attention saves.
+columns (3h for attention, 4h for the feed-forward layer), turned queries, keys and values (3h), what attention gives
+(h) with a number for each head, the outward matrix's input (5h). Selective recomputation leaves out what attention saves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def by_stage() -> Iterator[Row]:
         planned = stage_aware(plan, sizes)
         held = [_rank(rank, d, layers, order, planned=planned) for rank, order in enumerate(plan.orders)]
         case = f"D {d}, N {n}, {layers} layers a stage"
-        yield Row(f"bytes of the last rank, which keeps all, {case}", layers * sizes[-1].whole + sizes[-1].rest, held[-1])
+        yield Row(f"bytes of the last rank: all, {case}", layers * sizes[-1].whole + sizes[-1].rest, held[-1])
         apart = max(abs(a - b) for a, b in zip(planned.bytes, held, strict=True))
         yield Row(f"bytes of a rank off the plan, at the most, {case}", 0, apart)
         yield Row(f"most of a rank over least, 1 to 1.1, {case}", 1.05, max(held) / min(held), 0.05)
@@ -127,6 +127,7 @@ def _done(module: ModelStage, rank: int, stages: int, order: Order, mesh: RankMe
             elif action.op is Op.BACKWARD:
                 grad = None if stage.is_last else torch.zeros(1, LENGTH, WIDTH)
                 stage.backward(action, {piece: grad}, is_last=False)
-            alive = [x for x in (one() for one in inputs) if x is not None and x.is_floating_point()]
+            # A generator: a list of them would keep them alive.
+            alive = (x for x in (one() for one in inputs) if x is not None and x.is_floating_point())
             most = max(most, saved.bytes + sum(x.nbytes for x in alive if not saved.has(x)))
     return most

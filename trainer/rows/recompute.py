@@ -3,7 +3,7 @@
 Real stages do their rank's list one after the other, alone: what would come from other ranks is made up. Numbers of a
 token in a parallel layer of width h with a feed-forward width of 4h: x, the normed x, its scale, the inward matrix's
 columns (3h for attention, 4h for the feed-forward layer), turned queries, keys and values (3h), what attention gives
-(h) with a number for each head, the outward matrix's input (5h). Selective recomputation leaves out what attention saves.
+(h) with a number for each head, the outward matrix's input (5h). Selective leaves out what attention saves.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def test_the_bits_are_those_without_recompute(zygote: Zygote, tiny: list[str], t
             if "cell" in setting:
                 assert any("R" in text.strip("0123456789") for text in found["actions"])
             elif plain["most"]:
-                assert found["most"] == found["planned"] <= plain["most"]
+                more = 4 if "halving" in case else 0  # a loss for each half, which keeps what it divided by
+                assert found["most"] - more == found["planned"] <= plain["most"]
 
 
 def test_every_rank_holds_as_many_bytes(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from executing import digest
 from joining import Joined, joined
+from torch import nn
 
 from holdfast.trainer.pipeline.recompute import Saved
 from holdfast.trainer.run import loop
@@ -23,21 +24,19 @@ def each(folder: Path, argv: list[str], settings: list[str], steps: int) -> dict
 def _trained(rank: Joined, setting: str, steps: int) -> dict[str, Any]:
     config = replace(rank.config, train=replace(rank.config.train, recompute=setting))
     trainer = loop.Trainer(config, rank.mesh, rank.corpus)
-    digests, losses, most = [], [], 0
-    with ExitStack() as stack:
-        counters = []
-        if rank.mesh.layout.dp == 1:  # gathered parameters are others each time
-            counters = [stack.enter_context(_Peak(stage)) for stage in trainer.stages]
+    digests, losses = [], []
+    counter = _Peak(nn.ModuleList(trainer.stages))
+    # Gathered parameters are others each time, and would be counted.
+    with counter if rank.mesh.layout.dp == 1 else nullcontext():
         for step in range(steps):
             trainer.gradients(step)
             digests.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
             for piece in trainer.slices:
                 piece.shard.grad = piece.parameter.grad = None
             losses.append(trainer.step(step).loss.hex())
-        most = max((counter.most for counter in counters[-1:]), default=0)
     planned = trainer.recomputation
     return {
-        "digests": digests, "losses": losses, "most": most,
+        "digests": digests, "losses": losses, "most": counter.most,
         "planned": planned and planned.bytes[rank.mesh.pp_rank], "spread": planned and planned.spread,
         "kept": planned and sorted({sum(kept) for kept in planned.kept.values()}),
         "actions": [action.text for action in trainer.plan.order_of(rank.launch.rank)],

@@ -21,6 +21,7 @@ from holdfast.trainer.model.attention import attend, rotations
 from holdfast.trainer.model.dropout import Dropout
 from holdfast.trainer.model.dropout import Moment as Moment
 from holdfast.trainer.model.layers import Embedding, Head, Linear, Positions, Site, activation, norm, packed_activation
+from holdfast.trainer.model.sub_batches import Section, pipelined
 from holdfast.trainer.model.tensor_parallel import Packed, Parameters, local
 from holdfast.trainer.settings.checks import recompute_of
 from holdfast.trainer.settings.config import Config, ModelConfig
@@ -80,6 +81,10 @@ class Block(nn.Module):
     def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int, selective: bool) -> Tensor:
         raise NotImplementedError
 
+    def sections(self, rotation: Tensor | None, selective: bool) -> list[Section]:
+        """`layer` cut where ranks add up, for sub-batches; no dropout."""
+        raise NotImplementedError
+
     def grouped(self, columns: Tensor) -> Tensor:
         """(batch, sequence, columns of a matrix) with the groups as a dimension of their own."""
         return columns.view(*columns.shape[:-1], self.shape.groups // self.site.group.size(), -1)
@@ -130,11 +135,21 @@ class SerialBlock(Block):
         self.ffn_dropout = Dropout(model.dropout, f"{name}.ffn", moment, site.split)
 
     def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int, selective: bool) -> Tensor:
-        mixed = self.grouped(self.attention["qkv"](self.norm(x)))
-        seen = self.attention["out"](self.attend(mixed, rotation, selective).flatten(-2))
-        x = x + self.dropout(seen, micro_batch)
-        fed = self.ffn.down(self.activate(activation, selective, *self.ffn.enter(self.ffn_norm(x))))
-        return x + self.ffn_dropout(fed, micro_batch)
+        x = x + self.dropout(self._seen(self.norm(x), rotation, selective), micro_batch)
+        return x + self.ffn_dropout(self._fed(self.ffn_norm(x), selective), micro_batch)
+
+    def sections(self, rotation: Tensor | None, selective: bool) -> list[Section]:
+        parameters = list(self.parameters())
+        seen = functools.partial(self._seen, rotation=rotation, selective=selective)
+        fed = functools.partial(self._fed, selective=selective)
+        return [Section(self.norm, seen, parameters), Section(self.ffn_norm, fed, parameters)]
+
+    def _seen(self, x: Tensor, rotation: Tensor | None, selective: bool) -> Tensor:
+        mixed = self.grouped(self.attention["qkv"](x))
+        return self.attention["out"](self.attend(mixed, rotation, selective).flatten(-2))  # type: ignore[no-any-return]
+
+    def _fed(self, x: Tensor, selective: bool) -> Tensor:
+        return self.ffn.down(self.activate(activation, selective, *self.ffn.enter(x)))  # type: ignore[no-any-return]
 
 
 class ParallelBlock(Block):
@@ -152,11 +167,17 @@ class ParallelBlock(Block):
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
 
     def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int, selective: bool) -> Tensor:
-        columns = self.grouped(self.inward(self.norm(x)))
+        return x + self.dropout(self._both(self.norm(x), rotation, selective), micro_batch)
+
+    def sections(self, rotation: Tensor | None, selective: bool) -> list[Section]:
+        both = functools.partial(self._both, rotation=rotation, selective=selective)
+        return [Section(self.norm, both, list(self.parameters()))]
+
+    def _both(self, x: Tensor, rotation: Tensor | None, selective: bool) -> Tensor:
+        columns = self.grouped(self.inward(x))
         seen = self.attend(columns[..., : self.shape.qkv], rotation, selective)
         fed = self.activate(packed_activation, selective, columns[..., self.shape.qkv :], self.model.mlp)
-        both = self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))
-        return x + self.dropout(both, micro_batch)
+        return self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))  # type: ignore[no-any-return]
 
 
 class ModelStage(nn.Module):
@@ -171,7 +192,9 @@ class ModelStage(nn.Module):
         group = make.mesh.get_group()
         is_alone = group.size() == 1
         chunks = 1 if is_alone else config.parallel.overlap_chunks
-        site = Site(group, config.parallel.sequence and not is_alone, chunks, is_alone)
+        self.sub_batches = 1 if is_alone else config.parallel.sub_batches
+        site = Site(group, config.parallel.sequence and not is_alone, chunks, is_alone, self.sub_batches)
+        self._group = group
         self.embed = Embedding(vocab, model, make, shard, site) if self.is_first or self.is_tied else None
         self.positions: Positions | None = None
         if self.is_first and model.positions == "learned":
@@ -195,9 +218,19 @@ class ModelStage(nn.Module):
         """
         number = micro_batch if self.dropout.rate else 0  # only dropout reads it
         x = self.before(x, number)
-        for layer, recompute in zip(self.layers.values(), self.recompute(micro_batch), strict=True):
+        recomputes = self.recompute(micro_batch)
+        if self.sub_batches > 1:
+            return self.behind(pipelined(x, self._sections(recomputes), self._group, self.sub_batches))
+        for layer, recompute in zip(self.layers.values(), recomputes, strict=True):
             x = layer(x, self.rotation, number, recompute)
         return self.behind(x)
+
+    def _sections(self, recomputes: Sequence[str]) -> list[Section]:
+        found: list[Section] = []
+        for layer, recompute in zip(self.layers.values(), recomputes, strict=True):
+            assert isinstance(layer, Block)
+            found += layer.sections(self.rotation, recompute == "selective")
+        return found
 
     def before(self, x: Tensor, number: int) -> Tensor:
         """What comes into the first of its layers."""

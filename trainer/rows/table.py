@@ -15,7 +15,7 @@ from holdfast.trainer.rows import (
     replicas,
     transfers,
 )
-from holdfast.trainer.rows.layer import fused, overlapped
+from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
@@ -61,6 +61,8 @@ TECHNIQUES = {
                   "stages recompute their activations", pipelines.merak),
         Technique("C9c", "Merak: stage-aware recompute", "Lai et al., TPDS 2023",
                   "the first stages of a pipeline run out of memory before the last", recompute.by_stage),
+        Technique("C9d", "Merak: tensor parallelism in sub-batches", "Lai et al., TPDS 2023",
+                  "tp ranks wait for their sums, and a micro-batch has two samples or more", sub_pipelined.parts),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "a tensor must move to another layout", transfers.resharding),
     )

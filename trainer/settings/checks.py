@@ -39,7 +39,7 @@ def _check_ranges(config: Config) -> None:
     at_least_one = {
         "model": ("layers", "d_model", "heads", "ffn_mult"),
         "data": ("seq_len", "max_bytes"),
-        "parallel": ("pp", "tp", "overlap_chunks"),
+        "parallel": ("pp", "tp", "overlap_chunks", "sub_batches"),
         "train": ("steps", "micro_batches", "micro_batch_size"),
         "checkpoint": ("keep",),
     }
@@ -63,7 +63,7 @@ def _check_ranges(config: Config) -> None:
                     raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
     sizes = {
         "model": ("layers", "d_model", "heads", "kv_heads", "ffn_mult", "ffn_width", "window"),
-        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "zero"),
+        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "sub_batches", "zero"),
         "train": ("micro_batches", "micro_batch_size"),
     }
     for section, keys in sizes.items():
@@ -170,6 +170,27 @@ def _unfit_recompute(config: Config) -> str | None:
     return None
 
 
+def _unfit_sub_batches(config: Config, tp: int) -> str | None:
+    """Why tp ranks cannot compute a micro-batch in parts, None if they can."""
+    parallel, schedule, name = config.parallel, SCHEDULES[config.parallel.schedule], "parallel.sub_batches"
+    parts, kinds = parallel.sub_batches * schedule.parts, set(recompute_entries(config.train.recompute))
+    if tp == 1:
+        return f"{name} hides the sums of tp ranks, and there is one (set {name} = 1, or tp to 2 or more)"
+    if config.train.micro_batch_size % parts:
+        return f"train.micro_batch_size = {config.train.micro_batch_size} cannot be cut in {parts} for {name}"
+    if parallel.sequence or parallel.overlap_chunks > 1:
+        return f"{name} hides sums of whole activations (set parallel.sequence = false and parallel.overlap_chunks = 1)"
+    if parallel.zero == 3:
+        return f"{name} computes layers side by side, and parallel.zero = 3 gathers one at a time (set 2 or less)"
+    if schedule.halves_backward:
+        return f"{name} needs whole backwards, which {schedule.name} halves: choose 1f1b"
+    if kinds & {"full", STAGE_AWARE}:
+        return f"{name} computes layers side by side, and train.recompute repeats them one by one (set cell)"
+    if config.model.dropout:
+        return f"{name} cuts micro-batches, and masks are for whole ones (set model.dropout = 0)"
+    return None
+
+
 def obstacle(config: Config, tp: int, stages: int) -> str | None:
     """Why the model cannot be laid over `tp` ranks a layer and so many stages, None if it can."""
     model, length = config.model, config.data.seq_len
@@ -187,4 +208,4 @@ def obstacle(config: Config, tp: int, stages: int) -> str | None:
         return f"parallel.overlap_chunks needs whole backwards, which {config.parallel.schedule} halves: choose 1f1b"
     if entries not in (1, stages):
         return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"
-    return _unfit_recompute(config)
+    return _unfit_recompute(config) or (_unfit_sub_batches(config, tp) if config.parallel.sub_batches > 1 else None)

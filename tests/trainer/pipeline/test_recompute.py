@@ -15,7 +15,7 @@ CASES: dict[str, tuple[int, list[str], list[str]]] = {
     "gpipe pp2": (2, ["pp=2", "schedule=gpipe"], ["cell", "stage-aware"]),
     "eager-1f1b pp4": (4, ["pp=4", "schedule=eager-1f1b"], ["cell", "stage-aware"]),
     "interleaved pp2": (2, ["pp=2", "schedule=interleaved"], ["cell", "stage-aware"]),
-    "bfs pp2 dp2 zero3 stage": (4, ["pp=2", "dp=2", "zero=3", "zero_unit=stage", "schedule=bfs"], ["cell", "stage-aware"]),
+    "bfs pp2 dp2 zero3": (4, ["pp=2", "dp=2", "zero=3", "zero_unit=stage", "schedule=bfs"], ["cell", "stage-aware"]),
     "zbv pp2": (2, ["pp=2", "schedule=zbv"], ["cell", "stage-aware"]),
     "dualpipev pp2": (2, ["pp=2", "schedule=dualpipev"], ["cell", "stage-aware"]),
     "chimera pp2": (2, ["pp=2", "schedule=chimera"], ["cell", "stage-aware"]),

@@ -3,7 +3,7 @@
 Merak (Lai et al., TPDS 2023, sub-pipelined tensor model parallelism). A micro-batch is cut along its samples once for
 all layers of a stage. In each half of a layer, every sub-batch in turn waits for its last sum, is computed, and starts
 its next one; backward is the mirror of that. A stage of n such halves, with K sub-batches of which each takes g to
-compute and c <= (K - 1) g to sum up, takes K n g + c instead of K n (g + c).
+compute and c to sum up, takes K n max(g, c) + min(g, c) instead of K n (g + c).
 
 autograd alone would wait for a sum as soon as it is started: what needs it is next in its order. So each computation
 has a graph of its own, and backward goes through them in the order above.

@@ -94,8 +94,9 @@ class ParallelConfig:
     """Pieces of the sequence for each matrix of a layer, one on the wire while another is multiplied. Halves the
     waiting on a slow link (4 of them at 1 Gbit/s); gains little between processes that share their host's cores."""
     sub_batches: int = 1
-    """Parts of each micro-batch: tp ranks add up what they made of one while they compute another (Merak). Hides their
-    sums where a sum takes no longer than the other parts' computations. Divides train.micro_batch_size; needs tp."""
+    """Parts of each micro-batch: tp ranks add up what they made of one while they compute another (Merak). Hides
+    all sums but the last where a sum takes no longer than a part's half of a layer. Divides train.micro_batch_size;
+    needs tp of 2 or more."""
     zero: int = 1
     """ZeRO stage: what the data-parallel replicas shard. 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters
     too. Higher saves memory; from 2 on every micro-batch adds traffic."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from forked import Zygote
+from sleeping import slept
 
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
@@ -65,6 +66,17 @@ def test_each_part_is_summed_up(zygote: Zygote, tiny: list[str], tmp_path: Path,
     halves = {"parallel": 1, "serial": 2}[block]
     # 2 layers, 2 micro-batches: what is not in layers is summed up once, as before.
     assert sum(sums[1].values()) - sum(sums[0].values()) == 2 * 2 * 2 * halves
+
+
+@pytest.mark.slow
+def test_sums_that_take_time_are_hidden() -> None:
+    """By the clock: computations and sums that sleep, K n g + c forward and 2 K n g + c back."""
+    n, k, g, c = 4, 2, 0.05, 0.04
+    for parts, expected in ((k, (k * n * g + c, 2 * k * n * g + c)), (1, (k * n * (g + c), k * n * (2 * g + c)))):
+        share = k // parts
+        runs = [slept(n, parts, share * g, share * c) for _ in range(3)]
+        for found, formula in zip(map(min, zip(*runs, strict=True)), expected, strict=True):
+            assert formula <= found <= 1.05 * formula
 
 
 @pytest.mark.parametrize(

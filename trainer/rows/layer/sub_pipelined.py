@@ -14,15 +14,22 @@ EXACT = 1e-6
 
 
 def parts() -> Iterator[Row]:
-    """K n g + c for n halves of layers in K parts, each of g ms and a sum of c <= (K - 1) g, instead of K n (g + c).
+    """K n g + c for n halves of layers in K parts, each of g ms and a sum of c <= g, instead of K n (g + c).
 
-    Back it is twice the computation: of the input and of the weight (Merak, Lai et al., TPDS 2023).
+    Back it is twice the computation: of the input and of the weight (Merak, Lai et al., TPDS 2023). With c > g the link
+    is never idle from the first sum on: K n c + g.
     """
-    for n, k, g, c in ((4, 2, 50.0, 40.0), (4, 2, 50.0, 50.0), (8, 2, 30.0, 10.0), (6, 3, 20.0, 40.0)):
+    for n, k, g, c in (
+        (4, 2, 50.0, 40.0),
+        (4, 2, 50.0, 50.0),
+        (8, 2, 30.0, 10.0),
+        (6, 3, 20.0, 35.0),
+        (4, 2, 20.0, 60.0),
+    ):
         forward, backward, sent, apart = _measured(n, k, g, c)
         case = f"n {n}, K {k}, g {g:g}, c {c:g}"
-        yield Row(f"forward, {case}", k * n * g + c, forward, EXACT)
-        yield Row(f"backward, {case}", 2 * k * n * g + c, backward, EXACT)
+        yield Row(f"forward, {case}", k * n * max(g, c) + min(g, c), forward, EXACT)
+        yield Row(f"backward, {case}", k * n * max(2 * g, c) + min(2 * g, c), backward, EXACT)
         forward, backward, whole, _ = _measured(n, 1, k * g, k * c)
         yield Row(f"forward of the whole, {case}", k * n * (g + c), forward, EXACT)
         yield Row(f"bytes sent more than for the whole, {case}", 0, sent - whole)

@@ -1,6 +1,6 @@
-"""Exposed communication and step time of tensor parallelism over a slow link, whole and in chunks.
+"""Exposed communication and step time of tensor parallelism over a slow link, whole, in chunks and in sub-batches.
 
-python benchmarks/overlap.py [--rate 1gbit] [--chunks 1 4] [--rounds 3] [--steps 8] [--json]
+python benchmarks/overlap.py [--rate 1gbit] [--chunks 1 4] [--sub-batches 2] [--rounds 3] [--steps 8] [--json]
 
 Two ranks of `holdfast train --tp 2` in a network namespace of their own, whose loopback carries so much a second
 (`tc` and `unshare` needed, root not). Runs with and without chunks take turns, in an order that alternates; a figure
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -33,7 +34,19 @@ COLD = 3
 RANKS = 2
 
 
-def train(folder: Path, options: argparse.Namespace, sequence: bool, chunks: int, rank: int, port: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Way:
+    sequence: bool
+    chunks: int = 1
+    parts: int = 1
+    """Sub-batches of a micro-batch."""
+
+    def __str__(self) -> str:
+        way = "sequence parallel" if self.sequence else "all-reduce"
+        return f"{way}, {self.chunks} chunks" if self.parts == 1 else f"{way}, {self.parts} sub-batches"
+
+
+def train(folder: Path, options: argparse.Namespace, way: Way, rank: int, port: int) -> None:
     from holdfast.trainer.__main__ import parse
     from holdfast.trainer.run import loop
     from holdfast.trainer.settings.launch import from_environment
@@ -48,7 +61,8 @@ def train(folder: Path, options: argparse.Namespace, sequence: bool, chunks: int
         "model.block": "serial", "model.mlp": "swiglu", "data.seq_len": 256, "data.cache_dir": folder,
         "data.path": Path(os.__file__).parent / "json", "data.suffixes": '[".py"]', "train.micro_batch_size": 4,
         "train.micro_batches": 1, "train.steps": COLD + options.steps, "train.log_every": 0, "parallel.tp": RANKS,
-        "parallel.sequence": str(sequence).lower(), "parallel.overlap_chunks": chunks,
+        "parallel.sequence": str(way.sequence).lower(), "parallel.overlap_chunks": way.chunks,
+        "parallel.sub_batches": way.parts,
         "train.metrics_path": folder / "metrics.jsonl",
     }  # fmt: skip
     argv = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -56,13 +70,11 @@ def train(folder: Path, options: argparse.Namespace, sequence: bool, chunks: int
     os._exit(0)
 
 
-def measure(options: argparse.Namespace, sequence: bool, chunks: int) -> tuple[float, float]:
+def measure(options: argparse.Namespace, way: Way) -> tuple[float, float]:
     """Milliseconds of a step, and of it exposed."""
     with scratch() as folder:
         keeper, port = store()
-        pids = [
-            forked(functools.partial(train, folder, options, sequence, chunks, rank, port)) for rank in range(RANKS)
-        ]
+        pids = [forked(functools.partial(train, folder, options, way, rank, port)) for rank in range(RANKS)]
         try:
             codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         finally:
@@ -79,17 +91,18 @@ def compared(options: argparse.Namespace) -> tuple[Json, list[list[object]]]:
     result: Json = {"rate": options.rate, "medians_ms": {}}
     rows: list[list[object]] = []
     for sequence in (True, False):
-        found: dict[int, list[tuple[float, float]]] = {chunks: [] for chunks in options.chunks}
+        ways = [Way(sequence, chunks) for chunks in options.chunks]
+        ways += [] if sequence else [Way(sequence, parts=parts) for parts in options.sub_batches]
+        found: dict[Way, list[tuple[float, float]]] = {way: [] for way in ways}
         for turn in range(options.rounds):
-            for chunks in options.chunks[:: -1 if turn % 2 else 1]:
-                found[chunks].append(measure(options, sequence, chunks))
-        way = "sequence parallel" if sequence else "all-reduce"
-        first = found[options.chunks[0]]
-        for chunks, runs in found.items():
+            for way in ways[:: -1 if turn % 2 else 1]:
+                found[way].append(measure(options, way))
+        first = found[ways[0]]
+        for way, runs in found.items():
             step, exposed = (median(values) for values in zip(*runs, strict=True))
             ratios = [[a / b for a, b in zip(run, base, strict=True)] for run, base in zip(runs, first, strict=True)]
             of_step, of_exposed = (median(values) for values in zip(*ratios, strict=True))
-            name = f"{way}, {chunks} chunks"
+            name = str(way)
             result["medians_ms"][name] = {"step": step, "exposed": exposed, "runs": runs}
             rows.append([name, f"{step:.0f}", f"{exposed:.0f}", f"{of_step:.2f}", f"{of_exposed:.2f}"])
     return result, rows
@@ -99,6 +112,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--rate", default="1gbit", help="of the link, as tc writes it; 0: unlimited")
     made.add_argument("--chunks", type=int, nargs="+", default=[1, 4], help="the first is what others are held to")
+    made.add_argument("--sub-batches", type=int, nargs="*", default=[2], help="of a micro-batch, with all-reduces")
     made.add_argument("--rounds", type=int, default=3, help="runs of each")
     made.add_argument("--steps", type=int, default=8, help="of a run, those that count")
     made.add_argument("--width", type=int, default=512)

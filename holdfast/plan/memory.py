@@ -41,7 +41,7 @@ def live(
     Of a micro-batch that has a recompute of its own, `inputs` from its forward on and `activations` from the recompute
     on; of every other, `activations`. By default activations are counted in micro-batches, and inputs not at all.
     """
-    return tuple(_peak(order, activations, inputs) for order in plan.orders)
+    return tuple(peak(order, activations, inputs) for order in plan.orders)
 
 
 def replicas(plan: Plan) -> tuple[int, ...]:
@@ -53,7 +53,8 @@ def replicas(plan: Plan) -> tuple[int, ...]:
     return tuple(held)
 
 
-def _peak(order: Order, activations: Weight, inputs: Weight) -> float:
+def peak(order: Order, activations: Weight, inputs: Weight = lambda a: 0.0) -> float:
+    """`live` of one rank's list."""
     recomputed = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
     held: dict[tuple[int, int], float] = defaultdict(float)
     left: dict[tuple[int, int], Fraction] = {}

@@ -34,6 +34,9 @@ class Site:
     """Pieces of the sequence of which one is on its way while another is multiplied; 1: one after the other."""
     is_alone: bool = False
     """Whether there is no other rank: activations go nowhere."""
+    sub_batches: int = 1
+    """Parts of a micro-batch that layers compute one after the other. With 2 or more, matrices give this rank's share
+    of what they make, and `sub_batches.pipelined` adds up the shares."""
 
     @property
     def split(self) -> dist.ProcessGroup | None:
@@ -50,6 +53,8 @@ class Site:
     def enter(self, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         """An activation, as it lies between layers, through matrices of which each rank has some rows: it goes to
         the ranks once for all of them."""
+        if self.sub_batches > 1:
+            return multiply_all(x, *weights)
         if self.chunks > 1:
             in_chunks = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
             return in_chunks(x, weights, self.group, self.chunks)
@@ -58,7 +63,7 @@ class Site:
 
     def leave(self, x: Tensor, weight: Tensor) -> Tensor:
         """Columns of each rank through a matrix of which it has some columns: an activation between layers."""
-        if self.is_alone:
+        if self.is_alone or self.sub_batches > 1:
             return multiply(x, weight)
         if self.chunks == 1:
             return self.join(multiply(x, weight))

@@ -7,7 +7,7 @@ layer computes depends on seed, step and micro-batch, never on which ranks compu
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,15 @@ from torch.compiler import is_dynamo_compiling
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
 
+from holdfast.plan.recompute import StageBytes
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.model.attention import attend, rotations
 from holdfast.trainer.model.dropout import Dropout
 from holdfast.trainer.model.dropout import Moment as Moment
 from holdfast.trainer.model.layers import Embedding, Head, Linear, Positions, Site, activation, norm, packed_activation
+from holdfast.trainer.model.sub_batches import Section, pipelined
 from holdfast.trainer.model.tensor_parallel import Packed, Parameters, local
-from holdfast.trainer.settings.checks import recompute_entries
+from holdfast.trainer.settings.checks import recompute_of
 from holdfast.trainer.settings.config import Config, ModelConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -65,33 +67,38 @@ class ModelShape:
 class Block(nn.Module):
     """What serial and parallel layers have in common: attention, the non-linearity, what is recomputed."""
 
-    def __init__(self, model: ModelConfig, recompute: str, site: Site) -> None:
+    def __init__(self, model: ModelConfig, site: Site) -> None:
         super().__init__()
-        self.model, self.site, self.recompute = model, site, recompute
+        self.model, self.site = model, site
         self.shape = ModelShape(model)
 
-    def forward(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
-        if self.recompute != "full":
-            return self.layer(x, rotation, micro_batch)
-        return _again(self.layer, x, rotation, micro_batch)
+    def forward(self, x: Tensor, rotation: Tensor | None, micro_batch: int, recompute: str = "none") -> Tensor:
+        """`recompute`: none, selective or full, of this micro-batch."""
+        if recompute != "full":
+            return self.layer(x, rotation, micro_batch, recompute == "selective")
+        return _again(self.layer, x, rotation, micro_batch, False)
 
-    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
+    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int, selective: bool) -> Tensor:
+        raise NotImplementedError
+
+    def sections(self, rotation: Tensor | None, selective: bool) -> list[Section]:
+        """`layer` cut where ranks add up, for sub-batches; no dropout."""
         raise NotImplementedError
 
     def grouped(self, columns: Tensor) -> Tensor:
         """(batch, sequence, columns of a matrix) with the groups as a dimension of their own."""
         return columns.view(*columns.shape[:-1], self.shape.groups // self.site.group.size(), -1)
 
-    def attend(self, mixed: Tensor, rotation: Tensor | None) -> Tensor:
+    def attend(self, mixed: Tensor, rotation: Tensor | None, selective: bool) -> Tensor:
         core = functools.partial(
             attend, heads=self.shape.heads, head_width=self.shape.head_width, window=self.model.window
         )
-        if self.recompute == "selective":
+        if selective:
             return _again(lambda m, r: core(m, rotation=r), mixed, rotation)
         return core(mixed, rotation=rotation)
 
-    def activate(self, function: Callable[..., Tensor], *inner: Tensor | str) -> Tensor:
-        return _again(function, *inner) if self.recompute == "selective" else function(*inner)
+    def activate(self, function: Callable[..., Tensor], selective: bool, *inner: Tensor | str) -> Tensor:
+        return _again(function, *inner) if selective else function(*inner)
 
 
 class FeedForward(nn.Module):
@@ -113,10 +120,8 @@ class FeedForward(nn.Module):
 class SerialBlock(Block):
     """One after the other: x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
-    def __init__(
-        self, name: str, model: ModelConfig, recompute: str, site: Site, make: Parameters, moment: Moment
-    ) -> None:
-        super().__init__(model, recompute, site)
+    def __init__(self, name: str, model: ModelConfig, site: Site, make: Parameters, moment: Moment) -> None:
+        super().__init__(model, site)
         shape = self.shape
         self.norm, self.ffn_norm = norm(model, make), norm(model, make)
         self.attention = nn.ModuleDict(
@@ -129,12 +134,22 @@ class SerialBlock(Block):
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
         self.ffn_dropout = Dropout(model.dropout, f"{name}.ffn", moment, site.split)
 
-    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
-        mixed = self.grouped(self.attention["qkv"](self.norm(x)))
-        seen = self.attention["out"](self.attend(mixed, rotation).flatten(-2))
-        x = x + self.dropout(seen, micro_batch)
-        fed = self.ffn.down(self.activate(activation, *self.ffn.enter(self.ffn_norm(x))))
-        return x + self.ffn_dropout(fed, micro_batch)
+    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int, selective: bool) -> Tensor:
+        x = x + self.dropout(self._seen(self.norm(x), rotation, selective), micro_batch)
+        return x + self.ffn_dropout(self._fed(self.ffn_norm(x), selective), micro_batch)
+
+    def sections(self, rotation: Tensor | None, selective: bool) -> list[Section]:
+        parameters = list(self.parameters())
+        seen = functools.partial(self._seen, rotation=rotation, selective=selective)
+        fed = functools.partial(self._fed, selective=selective)
+        return [Section(self.norm, seen, parameters), Section(self.ffn_norm, fed, parameters)]
+
+    def _seen(self, x: Tensor, rotation: Tensor | None, selective: bool) -> Tensor:
+        mixed = self.grouped(self.attention["qkv"](x))
+        return self.attention["out"](self.attend(mixed, rotation, selective).flatten(-2))  # type: ignore[no-any-return]
+
+    def _fed(self, x: Tensor, selective: bool) -> Tensor:
+        return self.ffn.down(self.activate(activation, selective, *self.ffn.enter(x)))  # type: ignore[no-any-return]
 
 
 class ParallelBlock(Block):
@@ -143,22 +158,26 @@ class ParallelBlock(Block):
     One matrix in and one out for the two, and one pair of collectives under tensor parallelism.
     """
 
-    def __init__(
-        self, name: str, model: ModelConfig, recompute: str, site: Site, make: Parameters, moment: Moment
-    ) -> None:
-        super().__init__(model, recompute, site)
+    def __init__(self, name: str, model: ModelConfig, site: Site, make: Parameters, moment: Moment) -> None:
+        super().__init__(model, site)
         shape = self.shape
         self.norm = norm(model, make)
         self.inward = Linear([shape.qkv_matrix(name), *shape.in_matrices(name)], True, shape.groups, make, site)
         self.outward = Linear([shape.out_matrix(name), shape.down_matrix(name)], False, shape.groups, make, site)
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
 
-    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
-        columns = self.grouped(self.inward(self.norm(x)))
-        seen = self.attend(columns[..., : self.shape.qkv], rotation)
-        fed = self.activate(packed_activation, columns[..., self.shape.qkv :], self.model.mlp)
-        both = self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))
-        return x + self.dropout(both, micro_batch)
+    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int, selective: bool) -> Tensor:
+        return x + self.dropout(self._both(self.norm(x), rotation, selective), micro_batch)
+
+    def sections(self, rotation: Tensor | None, selective: bool) -> list[Section]:
+        both = functools.partial(self._both, rotation=rotation, selective=selective)
+        return [Section(self.norm, both, list(self.parameters()))]
+
+    def _both(self, x: Tensor, rotation: Tensor | None, selective: bool) -> Tensor:
+        columns = self.grouped(self.inward(x))
+        seen = self.attend(columns[..., : self.shape.qkv], rotation, selective)
+        fed = self.activate(packed_activation, selective, columns[..., self.shape.qkv :], self.model.mlp)
+        return self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))  # type: ignore[no-any-return]
 
 
 class ModelStage(nn.Module):
@@ -173,15 +192,20 @@ class ModelStage(nn.Module):
         group = make.mesh.get_group()
         is_alone = group.size() == 1
         chunks = 1 if is_alone else config.parallel.overlap_chunks
-        site = Site(group, config.parallel.sequence and not is_alone, chunks, is_alone)
+        self.sub_batches = 1 if is_alone else config.parallel.sub_batches
+        site = Site(group, config.parallel.sequence and not is_alone, chunks, is_alone, self.sub_batches)
+        self._group = group
         self.embed = Embedding(vocab, model, make, shard, site) if self.is_first or self.is_tied else None
         self.positions: Positions | None = None
         if self.is_first and model.positions == "learned":
             self.positions = Positions(config.data.seq_len, model, make, site)
         self.dropout = Dropout(model.dropout, "embed", moment, site.split)
         kind = ParallelBlock if model.block == "parallel" else SerialBlock
-        recompute = recompute_of(config.train.recompute, index)
-        self.layers = nn.ModuleDict({str(i): kind(f"layers.{i}", model, recompute, site, make, moment) for i in layers})
+        self.layers = nn.ModuleDict({str(i): kind(f"layers.{i}", model, site, make, moment) for i in layers})
+        self.recompute = _alike(recompute_of(config.train.recompute, index), len(layers))
+        """What each layer recomputes of a micro-batch: none, selective or full."""
+        self.saved: StageBytes | None = None
+        """What it keeps of a micro-batch, where that has been measured."""
         self.head = Head(vocab, model, make, shard, site) if self.is_last else None
         self.rotation: Tensor | None
         self.register_buffer("rotation", _rotation(config, make), persistent=False)
@@ -193,22 +217,41 @@ class ModelStage(nn.Module):
         within the replica. Returns as `boundary`, or logits from the last stage.
         """
         number = micro_batch if self.dropout.rate else 0  # only dropout reads it
-        if self.is_first:
-            assert self.embed is not None
-            x = self.embed(x)
-            x = self.dropout(x if self.positions is None else self.positions(x), number)
-        for layer in self.layers.values():
-            x = layer(x, self.rotation, number)
+        x = self.before(x, number)
+        recomputes = self.recompute(micro_batch)
+        if self.sub_batches > 1:
+            return self.behind(pipelined(x, self._sections(recomputes), self._group, self.sub_batches))
+        for layer, recompute in zip(self.layers.values(), recomputes, strict=True):
+            x = layer(x, self.rotation, number, recompute)
+        return self.behind(x)
+
+    def _sections(self, recomputes: Sequence[str]) -> list[Section]:
+        found: list[Section] = []
+        for layer, recompute in zip(self.layers.values(), recomputes, strict=True):
+            assert isinstance(layer, Block)
+            found += layer.sections(self.rotation, recompute == "selective")
+        return found
+
+    def before(self, x: Tensor, number: int) -> Tensor:
+        """What comes into the first of its layers."""
+        if not self.is_first:
+            return x
+        assert self.embed is not None
+        x = self.embed(x)
+        return self.dropout(x if self.positions is None else self.positions(x), number)
+
+    def behind(self, x: Tensor) -> Tensor:
+        """What becomes of what the last of its layers gives."""
         if self.head is None:
             return x
         table = self.embed.weight if self.embed is not None and self.is_tied else None
         return self.head(x, table)  # type: ignore[no-any-return]
 
 
-def recompute_of(setting: str, stage: int) -> str:
-    """What a stage recomputes in backward: the only entry of train.recompute, or its own."""
-    entries = recompute_entries(setting)
-    return entries[0] if len(entries) == 1 else entries[stage]
+def _alike(recompute: str, layers: int) -> Callable[[int], Sequence[str]]:
+    """The same of every micro-batch. What is no choice of a layer leaves it alone."""
+    kinds = (recompute if recompute in ("selective", "full") else "none",) * layers
+    return lambda micro_batch: kinds
 
 
 def _rotation(config: Config, make: Parameters) -> Tensor | None:

@@ -49,7 +49,7 @@ class Executor:
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
         self._messages = Messages(plan, rank, group, like, self._pieces, back)
         order = plan.orders[rank]
-        self._again = {(a.stage, a.micro_batch) for a in order if a.op is Op.RECOMPUTE}
+        self._again = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
         self._gathers = list(_gathers(order))
         self._todo = list(self._bound(order))
         self._reduced = [self._stages[a.pipe, a.stage].state for a in order if a.op is Op.REDUCE_GRAD]

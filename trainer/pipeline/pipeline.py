@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import RankMesh
@@ -13,11 +16,13 @@ from holdfast.trainer.optim.replicas import by_layer, share, units_of
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
+from holdfast.trainer.pipeline.recompute import add_recompute, measure
 from holdfast.trainer.pipeline.shared_state import Sharing
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
 from holdfast.trainer.schedules.axonn import axonn, default_limit
 from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
 
@@ -29,6 +34,8 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
         computations = axonn(layout.pp, count, config.parallel.in_flight)
     else:
         computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
+    cells = [stage for stage in range(layout.stages) if recompute_of(config.train.recompute, stage) == "cell"]
+    computations = add_recompute(computations, cells)
     return job_plan(
         layout,
         schedule,
@@ -42,14 +49,22 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
     )
 
 
-def build_stages(config: Config, mesh: RankMesh, vocab: int, moment: Moment) -> list[ModelStage]:
-    """This rank's stages, with parameters initialised, split over tp and shared out over dp."""
+def build_stages(
+    config: Config, mesh: RankMesh, vocab: int, moment: Moment, loss: Callable[[Tensor, Tensor], Tensor]
+) -> list[ModelStage]:
+    """This rank's stages, with parameters initialised, split over tp and shared out over dp.
+
+    With train.recompute = stage-aware, what they keep of a micro-batch has been measured; `loss` of logits and targets
+    is for that.
+    """
     layout = mesh.layout
     make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
     stages = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
         stage = ModelStage(config, index, layers, vocab, make, moment)
+        if config.train.recompute == STAGE_AWARE:
+            stage.saved = measure(stage, boundary(config, layout.tp, mesh.device), config.data.seq_len, loss)
         share(stage, config, mesh)
         stages.append(stage)
     return stages

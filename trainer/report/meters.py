@@ -87,13 +87,23 @@ def step_flops(model: ModelConfig, vocab: int, length: int, samples: int, recomp
 class Meter:
     """Utilisation of a run whose steps are all alike."""
 
-    def __init__(self, config: Config, vocab: int, device: torch.device, world: int, recomputes: list[str]) -> None:
-        """`recomputes` says for each layer what is computed again."""
+    def __init__(
+        self,
+        config: Config,
+        vocab: int,
+        device: torch.device,
+        world: int,
+        recomputes: list[str],
+        head_again: bool = False,
+    ) -> None:
+        """`recomputes` says for each layer what is computed again, `head_again` whether the head is."""
         samples = config.train.micro_batches * config.train.micro_batch_size
         shape = (config.model, vocab, config.data.seq_len, samples)
         self.flops = step_flops(*shape)
         more = [step_flops(*shape, kind).hardware - self.flops.model for kind in recomputes]
         self.hardware = self.flops.model + sum(more) / max(1, len(more))
+        if head_again:
+            self.hardware += 2.0 * samples * config.data.seq_len * vocab * config.model.d_model
         self.device = device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         peak = peak_of(name, config.train.dtype)

@@ -11,10 +11,11 @@ from holdfast.trainer.rows import (
     model,
     optimizers,
     pipelines,
+    recompute,
     replicas,
     transfers,
 )
-from holdfast.trainer.rows.layer import fused, overlapped
+from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
@@ -45,6 +46,8 @@ TECHNIQUES = {
         Technique("C1", "Chimera", "Li and Hoefler, SC 2021",
                   "micro-batches are about as many as ranks, and weights fit twice", pipelines.chimera),
         Technique("C2", "GPipe", "Huang et al., NeurIPS 2019", "as a baseline", pipelines.gpipe),
+        Technique("C2b", "GPipe: recompute by cell", "Huang et al., NeurIPS 2019, 2.3",
+                  "activations of all layers do not fit: a stage keeps its input alone", recompute.by_cell),
         Technique("C3", "Breadth-first pipeline", "Lamy-Poirier, MLSys 2023",
                   "parameters are gathered by stage (ZeRO stage 3)", pipelines.breadth_first),
         Technique("C4", "AxoNN: what is ready runs", "Singh and Bhatele, IPDPS 2022",
@@ -56,6 +59,10 @@ TECHNIQUES = {
                   caches.tables),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
+        Technique("C9c", "Merak: stage-aware recompute", "Lai et al., TPDS 2023",
+                  "the first stages of a pipeline run out of memory before the last", recompute.by_stage),
+        Technique("C9d", "Merak: tensor parallelism in sub-batches", "Lai et al., TPDS 2023",
+                  "tp ranks wait for their sums, and a micro-batch has two samples or more", sub_pipelined.parts),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "a tensor must move to another layout", transfers.resharding),
     )

@@ -24,15 +24,17 @@ from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
 from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
 from holdfast.trainer.model.loss import cross_entropy
-from holdfast.trainer.model.model import Moment, recompute_of
+from holdfast.trainer.model.model import Moment
 from holdfast.trainer.model.sequence_parallel import own_positions
 from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
 from holdfast.trainer.pipeline import pipeline
+from holdfast.trainer.pipeline.recompute import kinds, settle
 from holdfast.trainer.report.meters import Meter
 from holdfast.trainer.report.report import Reporter
+from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import NonFiniteLoss
 from holdfast.trainer.settings.launch import Launch
@@ -56,10 +58,12 @@ class Trainer:
         layout = mesh.layout
         self.micro_batches = layout.micro_batches_of(mesh.dp_rank)
         self.moment = Moment(config.train.seed, first_micro_batch=self.micro_batches.start)
-        self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment)
+        self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment, self._mean_loss)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
         self.plan = pipeline.build_plan(config, layout, mesh.device)
+        self.recomputation = settle(self.plan, mesh, self.stages) if config.train.recompute == STAGE_AWARE else None
+        """What stages keep of each micro-batch, where that is planned."""
         order = self.plan.orders[mesh.pp_rank]
         self.load = next((action for action in order if action.op is Op.LOAD), None)
         """With which this rank reads data, if it does."""
@@ -277,13 +281,19 @@ def _report(plan: Plan) -> None:
 
 def _meter(trainer: Trainer) -> Meter:
     config, layout = trainer.config, trainer.mesh.layout
-    recomputes = [
-        recompute_of(config.train.recompute, stage)
-        for stage in range(layout.stages)
-        for _ in layout.layers_of(stage, config.model.layers)
-    ]
+    whole = {action.stage for _, action in trainer.plan.actions() if action.op is Op.RECOMPUTE}
+    sizes = [len(layout.layers_of(stage, config.model.layers)) for stage in range(layout.stages)]
+    if trainer.recomputation is not None:
+        kept = trainer.recomputation.kept.items()
+        recomputes = [kind for (stage, _), one in kept for kind in kinds(one, sizes[stage])]
+    else:
+        recomputes = [
+            "full" if stage in whole else recompute_of(config.train.recompute, stage)
+            for stage, size in enumerate(sizes)
+            for _ in range(size)
+        ]
     vocab = vocab_of(config.data.tokenizer)
-    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes)
+    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes, layout.stages - 1 in whole)
 
 
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:

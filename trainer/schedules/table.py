@@ -67,6 +67,8 @@ class Schedule:
     """Micro-batches must be as many as stages, or more."""
     is_message_driven: bool = False
     """Its lists are one possible order: a rank computes what is ready."""
+    recomputes: bool = False
+    """Whether it recomputes stages by actions of its own."""
     when: str = ""
     """When a user chooses it, in a few words."""
 
@@ -171,7 +173,7 @@ SCHEDULES = {
             when="the time of messages or of computations varies at random: what is ready runs",
         ),
         *(
-            Schedule(name, _one_stage(build), when=when)
+            Schedule(name, _one_stage(build), recomputes=True, when=when)
             for name, build, when in (
                 ("merak-baseline", baseline, "as a baseline: stages recompute, when the gradient is there"),
                 ("merak-early", early_recompute, "stages recompute: before the gradient arrives"),

@@ -7,7 +7,9 @@ from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full", "cell")
+STAGE_AWARE = "stage-aware"
+"""The other value of train.recompute, for all stages together."""
 _MOST = 1 << 20
 """No model or job is laid over more of anything."""
 
@@ -37,7 +39,7 @@ def _check_ranges(config: Config) -> None:
     at_least_one = {
         "model": ("layers", "d_model", "heads", "ffn_mult"),
         "data": ("seq_len", "max_bytes"),
-        "parallel": ("pp", "tp", "overlap_chunks"),
+        "parallel": ("pp", "tp", "overlap_chunks", "sub_batches"),
         "train": ("steps", "micro_batches", "micro_batch_size"),
         "checkpoint": ("keep",),
     }
@@ -61,7 +63,7 @@ def _check_ranges(config: Config) -> None:
                     raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
     sizes = {
         "model": ("layers", "d_model", "heads", "kv_heads", "ffn_mult", "ffn_width", "window"),
-        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "zero"),
+        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "sub_batches", "zero"),
         "train": ("micro_batches", "micro_batch_size"),
     }
     for section, keys in sizes.items():
@@ -131,11 +133,11 @@ def _check_choices(config: Config) -> None:
             "parallel.zero_reduce is last: only parallel.zero = 3 with zero_unit = layer has the choice; "
             "leave it at each, or set parallel.zero = 1 to reduce once"
         )
-    for entry in recompute_entries(config.train.recompute):
-        if entry not in RECOMPUTE:
-            raise ConfigError(
-                f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage"
-            )
+    if config.train.recompute != STAGE_AWARE and not set(recompute_entries(config.train.recompute)) <= set(RECOMPUTE):
+        raise ConfigError(
+            f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage; "
+            f"or {STAGE_AWARE}"
+        )
     low, high = config.optim.trust_low, config.optim.trust_high
     if high and low > high:
         raise ConfigError(f"optim.trust_low is {low}, above optim.trust_high = {high}: must not be")
@@ -149,6 +151,44 @@ def _check_choices(config: Config) -> None:
 def recompute_entries(setting: str) -> list[str]:
     """Entries of train.recompute: one for all stages, or one for each."""
     return [entry.strip() for entry in setting.split(",")]
+
+
+def recompute_of(setting: str, stage: int) -> str:
+    """What a stage recomputes in backward: the only entry of train.recompute, or its own."""
+    entries = recompute_entries(setting)
+    return entries[0] if len(entries) == 1 else entries[stage]
+
+
+def _unfit_recompute(config: Config) -> str | None:
+    """Why the schedule cannot go with what the settings recompute, None if it can."""
+    setting, schedule = config.train.recompute, SCHEDULES[config.parallel.schedule]
+    wants = STAGE_AWARE if setting == STAGE_AWARE else "cell" if "cell" in recompute_entries(setting) else ""
+    if wants and schedule.recomputes:
+        return f"train.recompute = {setting}, and {schedule.name} recomputes whole stages already (choose 1f1b)"
+    if wants == "cell" and schedule.is_message_driven:
+        return f"train.recompute = {setting} puts actions into a fixed order, and {schedule.name} has none (set full)"
+    return None
+
+
+def _unfit_sub_batches(config: Config, tp: int) -> str | None:
+    """Why tp ranks cannot compute a micro-batch in parts, None if they can."""
+    parallel, schedule, name = config.parallel, SCHEDULES[config.parallel.schedule], "parallel.sub_batches"
+    parts, kinds = parallel.sub_batches * schedule.parts, set(recompute_entries(config.train.recompute))
+    if tp == 1:
+        return f"{name} hides the sums of tp ranks, and there is one (set {name} = 1, or tp to 2 or more)"
+    if config.train.micro_batch_size % parts:
+        return f"train.micro_batch_size = {config.train.micro_batch_size} cannot be cut in {parts} for {name}"
+    if parallel.sequence or parallel.overlap_chunks > 1:
+        return f"{name} hides sums of whole activations (set parallel.sequence = false and parallel.overlap_chunks = 1)"
+    if parallel.zero == 3:
+        return f"{name} computes layers side by side, and parallel.zero = 3 gathers one at a time (set 2 or less)"
+    if schedule.halves_backward:
+        return f"{name} needs whole backwards, which {schedule.name} halves: choose 1f1b"
+    if kinds & {"full", STAGE_AWARE}:
+        return f"{name} computes layers side by side, and train.recompute repeats them one by one (set cell)"
+    if config.model.dropout:
+        return f"{name} cuts micro-batches, and masks are for whole ones (set model.dropout = 0)"
+    return None
 
 
 def obstacle(config: Config, tp: int, stages: int) -> str | None:
@@ -168,4 +208,4 @@ def obstacle(config: Config, tp: int, stages: int) -> str | None:
         return f"parallel.overlap_chunks needs whole backwards, which {config.parallel.schedule} halves: choose 1f1b"
     if entries not in (1, stages):
         return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"
-    return None
+    return _unfit_recompute(config) or (_unfit_sub_batches(config, tp) if config.parallel.sub_batches > 1 else None)

@@ -93,6 +93,10 @@ class ParallelConfig:
     overlap_chunks: int = 1
     """Pieces of the sequence for each matrix of a layer, one on the wire while another is multiplied. Halves the
     waiting on a slow link (4 of them at 1 Gbit/s); gains little between processes that share their host's cores."""
+    sub_batches: int = 1
+    """Parts of each micro-batch: tp ranks add up what they made of one while they compute another (Merak). Hides
+    all sums but the last where a sum takes no longer than a part's half of a layer. Divides train.micro_batch_size;
+    needs tp of 2 or more."""
     zero: int = 1
     """ZeRO stage: what the data-parallel replicas shard. 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters
     too. Higher saves memory; from 2 on every micro-batch adds traffic."""
@@ -175,8 +179,9 @@ class TrainConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Type of parameters and activations. With bfloat16 the optimizer keeps float32 parameters. float64: for checks."""
     recompute: str = "none"
-    """Activations that backward recomputes: none, selective (attention and the non-linearity) or full (whole layers);
-    one value for all stages, or one for each: `full,none`."""
+    """Activations that backward recomputes: none, selective (attention and the non-linearity), full (whole layers, of
+    which each keeps its input) or cell (whole stages, of which each keeps its input); one value for all stages, or one
+    for each: `full,none`. stage-aware: each stage as many layers as makes all ranks hold equally many bytes."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A step whose loss or gradients are not finite ends the run, or is skipped."""
     max_skips: int = 10

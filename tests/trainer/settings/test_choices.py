@@ -21,7 +21,7 @@ STYLES = {
 AXES: dict[str, list[Any]] = {
     "layout": [(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 1)],
     "style": list(STYLES),
-    "recompute": ["none", "selective", "full"],
+    "recompute": ["none", "selective", "full", "cell", "stage-aware"],
     "block": ["parallel", "serial"],
     "window": [0, 5],
     "tied": ["false", "true"],

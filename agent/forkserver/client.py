@@ -76,6 +76,7 @@ class ForkServer:
     _calls: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
     _started: int = 0  # the process that we started, until it is known to be the one
+    _is_cut: bool = False
 
     @classmethod
     async def open(
@@ -123,11 +124,15 @@ class ForkServer:
         self._listener = asyncio.create_task(self._listen(), name="holdfast-warm")
         try:
             hello = await self._ask("hello", max(end - time.monotonic(), 0.1))
+            if self._is_cut:
+                raise Unavailable("the fork server ended")
         except Unavailable as error:
             await self.close()
-            if self._started:
-                _ended(self._started)  # no zombie, should it have died; one that still imports is left for later
-            raise Unavailable(f"the fork server is not ready: {error}; {self._log_tail()}") from None
+            why = f"is not ready: {error}"
+            # It may have died in its imports (no zombie stays); one that still imports is left for later.
+            if self._started and (ended := _ended(self._started)) is not None:
+                why = f"ended with {ended} at its start"
+            raise Unavailable(f"the fork server {why}: {self._log_tail()}") from None
         self.pid = hello["pid"]
         if self._started not in (0, self.pid):
             # Another agent's start was faster. Ours must not linger and take over when the other one ends.
@@ -261,9 +266,14 @@ class ForkServer:
             pass  # a reset is an end, too
         except ValueError as error:
             self._fail_calls(f"the fork server sent invalid JSON lines: {error}")
+        self._is_cut = True
+        if not self.pid:  # it never was ready: whoever waits for its start hears that, and nobody lost it
+            if self._started:
+                await _dead(self._started, 1.0)
+            self._fail_calls("the fork server ended")
+            return
         self._fail_calls("the fork server ended")
-        if self.pid:
-            await _reaped(self.pid)
+        await _reaped(self.pid)
         if self.on_lost is not None:
             self.on_lost()
 
@@ -330,12 +340,17 @@ def _ended(pid: int) -> int | None:
 
 async def _reaped(pid: int, deadline_s: float = 5.0) -> bool:
     """Wait until the process is gone, and say whether it is; if it is our own child, leave no zombie."""
+    is_gone = await _dead(pid, deadline_s)  # a zombie of another parent is not ours to wait for
+    _ended(pid)
+    return is_gone
+
+
+async def _dead(pid: int, deadline_s: float = 5.0) -> bool:
+    """Wait until the process is gone or a zombie, and say whether it is."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
-        if _ended(pid) is not None:
-            return True
         process = process_tree.read(pid)
-        if process is None or process.state in "ZX":  # a zombie of another parent is not ours to wait for
+        if process is None or process.state in "ZX":
             return True
         await asyncio.sleep(0.005)
     return False

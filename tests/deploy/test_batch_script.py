@@ -8,9 +8,10 @@ from pathlib import Path
 from tests.deploy.parse import parse
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "holdfast.sbatch"
-# The controller replies to the second request, and stays until it is stopped.
+# The controller replies to the second request, and stays until it is stopped. A call is written at once: others run too.
 HOLDFAST = """#!/bin/bash
-(printf "%q " "$@"; echo) >> calls
+printf -v line "%q " "$@"
+echo "$line" >> calls
 echo "$1 $HOLDFAST_CONTROLLER $HOLDFAST_CLIENT_TLS_CA $HOLDFAST_CLIENT_API_TOKEN_FILE" >> environments
 case $1 in
     certs) mkdir -p "$3/ca" "$3/controller" ;;

@@ -89,9 +89,26 @@ def test_a_missing_module_is_refused_before_a_worker_starts(tmp_path: Path) -> N
     asyncio.run(story())
 
 
-def test_a_module_that_ends_its_process_is_left_to_the_workers(tmp_path: Path) -> None:
+DEADLY = "import os\nos._exit(7)\n"
+# ... only when the agent has connected: its connection waits to be accepted.
+LATE_DEADLY = """
+import os, select, socket
+listeners = []
+for fd in map(int, os.listdir("/proc/self/fd")):
+    try:
+        one = socket.socket(fileno=os.dup(fd))
+        listeners += [one] * one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError:
+        pass
+select.select(listeners, [], [], 20)
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("module", [DEADLY, LATE_DEADLY], ids=["at once", "when the agent has connected"])
+def test_a_module_that_ends_its_process_is_left_to_the_workers(tmp_path: Path, module: str) -> None:
     async def story() -> None:
-        (tmp_path / "deadly.py").write_text("import os\nos._exit(7)\n")
+        (tmp_path / "deadly.py").write_text(module)
         async with node(tmp_path) as one:
             job = Job(one, "deadly")
             await job.start()

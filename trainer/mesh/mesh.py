@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import os
 import warnings
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` is, where type checkers see it
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -160,10 +164,29 @@ def _own_groups(layout: TrainerLayout, rank: int, device: torch.device, timeout:
 def group_of(ranks: Sequence[int], timeout: timedelta, name: str) -> dist.ProcessGroup:
     """A group that its members alone make. The only place that makes one: a group without a timeout of its own waits
     torch's half hour for a rank that stopped, or NCCL's ten minutes, whatever the group of all ranks has."""
-    group: dist.ProcessGroup = dist.new_group(
-        list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name
-    )
+    with _named_by_members():
+        group: dist.ProcessGroup = dist.new_group(
+            list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name
+        )
     return group
+
+
+@contextmanager
+def _named_by_members() -> Iterator[None]:
+    """torch names a group by its members and by how many groups this rank is in. Of ranks that are in unlike numbers
+    of them, each would wait under a name of its own. Here the name is that of the members, and how often they have
+    made a group already, which they agree on."""
+    theirs = c10d._hash_ranks_to_str
+
+    def name_of(ranks: Sequence[int]) -> str:
+        names = (hashlib.sha256(f"{list(ranks)} {number}".encode()).hexdigest() for number in itertools.count())
+        return next(name for name in names if name not in c10d._world.pg_names.values())
+
+    c10d._hash_ranks_to_str = name_of
+    try:
+        yield
+    finally:
+        c10d._hash_ranks_to_str = theirs
 
 
 def everyone() -> dist.ProcessGroup:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.model.model import DTYPES, ModelShape
+from holdfast.trainer.optim.contributions import Contributions
 from holdfast.trainer.optim.slices import TIED
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -144,6 +145,8 @@ def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[li
     copies = layout.dp * layout.pipes
     if copies == 1:
         return 0
+    if config.parallel.partial_backward > 1:
+        return _contributions(config, layout, stages[0])
     times = Counter((action.op, action.stage) for _, action in plan.actions())
     item, total = _item(config), 0
     for number, stage in enumerate(stages):
@@ -155,3 +158,12 @@ def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[li
             total += times[Op.UNSHARD, number] * filled * item
             total += times[Op.REDUCE_GRAD, number] * filled * max(4, item)
     return total * (copies - 1) * layout.tp
+
+
+def _contributions(config: Config, layout: TrainerLayout, held: list[HeldParameter]) -> int:
+    """Of a section with c contributors among d replicas: 2(c - 1) to add up, and d - c to the others."""
+    roles, total = Contributions(config.parallel.partial_backward, layout.dp, config.model.layers), 0
+    for parameter in held:
+        having = len(roles.contributors(roles.section_of(parameter.name), 0))
+        total += (2 * (having - 1) + layout.dp - having) * parameter.elements(1) * max(4, _item(config))
+    return total

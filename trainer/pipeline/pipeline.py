@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
+from holdfast.trainer.optim.contributions import ContributionMeans, Contributions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
@@ -65,6 +67,8 @@ def build_stages(
         stage = ModelStage(config, index, layers, vocab, make, moment)
         if config.train.recompute == STAGE_AWARE:
             stage.saved = measure(stage, boundary(config, layout.tp, mesh.device), config.data.seq_len, loss)
+        if config.parallel.partial_backward > 1:
+            stage.without_way_back = partial(_without_way_back, contributions_of(config, layout), mesh.dp_rank, moment)
         share(stage, config, mesh)
         stages.append(stage)
     return stages
@@ -99,11 +103,18 @@ def build_executor(
     return MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, limit, back)
 
 
+def contributions_of(config: Config, layout: TrainerLayout) -> Contributions:
+    """Which replica goes back through which layers."""
+    return Contributions(config.parallel.partial_backward, layout.dp, config.model.layers)
+
+
 def sharing_of(
     config: Config, mesh: RankMesh, stage: ModelStage, piggybacked: PiggybackedReductions | None, crowded: bool
 ) -> Sharing:
     """What replicas of a stage share, as the settings have it."""
     pipes = mesh.layout.pipes > 1
+    roles = contributions_of(config, mesh.layout)
+    make_means = partial(_contribution_means, roles, mesh, stage.moment) if roles.parts > 1 else None
     return Sharing(
         mesh.all_pipes if pipes else mesh.dp.get_group(),
         config.parallel.zero,
@@ -111,5 +122,15 @@ def sharing_of(
         config.parallel.zero_reduce == "each",
         piggybacked if stage.is_first else None,
         crowded,
+        make_means,
         mesh.layout.dp if pipes else 0,
     )
+
+
+def _without_way_back(roles: Contributions, replica: int, moment: Moment) -> int:
+    return roles.without_way_back(replica, moment.step)
+
+
+def _contribution_means(roles: Contributions, mesh: RankMesh, moment: Moment, module: nn.Module) -> ContributionMeans:
+    group = mesh.dp.get_group()
+    return ContributionMeans(module.named_parameters(), group, roles, lambda: moment.step, mesh.timeout)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,16 @@ from holdfast.trainer.model import accumulate
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
 from holdfast.trainer.pipeline.beside import Beside
 from holdfast.trainer.telemetry import spans
+
+
+class Means(Protocol):
+    """Averages a stage's gradients over its replicas, once a step, as `GradientMeans` has it."""
+
+    @property
+    def num_bytes(self) -> int: ...
+    def expect(self) -> None: ...
+    def begin(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class Sharing:
     """What goes along with the last gradients, where each replica has whole ones."""
     crowded: bool = False
     """Whether there is no core to send gradients while others are computed."""
+    make_means: Callable[[nn.Module], Means] | None = None
+    """What averages the gradients, where not every replica has them all. None: `GradientMeans`."""
     divisor: int = 0
     """Replicas whose gradients are averaged, where `group` has others as well: those of other pipes have shares of the
     same mean, which are added up. 0: all."""
@@ -47,7 +59,7 @@ class SharedState:
     def __init__(self, module: nn.Module, sharing: Sharing, device: torch.device) -> None:
         self.sharing = sharing
         self._module, self._device = module, device
-        self._means: GradientMeans | None = None
+        self._means: Means | None = None
         self._means_hear = False
         self._gathering: tuple[Action, list[UnshardHandle]] | None = None
         self._is_held_back = False
@@ -55,9 +67,12 @@ class SharedState:
         self._beside: list[Beside] = []
         if sharing.group.size() > 1 and not isinstance(module, FSDPModule):
             fewest = 1 if sharing.crowded else FEWEST
-            self._means = GradientMeans(
-                module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor
-            )
+            if sharing.make_means is None:
+                self._means = GradientMeans(
+                    module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor
+                )
+            else:
+                self._means = sharing.make_means(module)
             self._means_hear = accumulate.hooks_hear()
 
     def start_gathering(self, is_forward: bool) -> None:

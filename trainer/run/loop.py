@@ -67,7 +67,8 @@ class Trainer:
         order = self.plan.orders[mesh.pp_rank]
         self.load = next((action for action in order if action.op is Op.LOAD), None)
         """With which this rank reads data, if it does."""
-        piggybacked = PiggybackedReductions(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
+        is_whole = layout.pp == layout.tp == config.parallel.partial_backward == 1
+        piggybacked = PiggybackedReductions(self._riding, self._arrived) if is_whole else None
         self.executor = pipeline.build_executor(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
@@ -293,7 +294,8 @@ def _meter(trainer: Trainer) -> Meter:
             for _ in range(size)
         ]
     vocab = vocab_of(config.data.tokenizer)
-    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes, layout.stages - 1 in whole)
+    way_back = pipeline.contributions_of(config, layout).share()
+    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes, layout.stages - 1 in whole, way_back)
 
 
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:

@@ -39,7 +39,7 @@ def _check_ranges(config: Config) -> None:
     at_least_one = {
         "model": ("layers", "d_model", "heads", "ffn_mult"),
         "data": ("seq_len", "max_bytes"),
-        "parallel": ("pp", "tp", "overlap_chunks", "sub_batches"),
+        "parallel": ("pp", "tp", "overlap_chunks", "sub_batches", "partial_backward"),
         "train": ("steps", "micro_batches", "micro_batch_size"),
         "checkpoint": ("keep",),
     }
@@ -63,7 +63,7 @@ def _check_ranges(config: Config) -> None:
                     raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
     sizes = {
         "model": ("layers", "d_model", "heads", "kv_heads", "ffn_mult", "ffn_width", "window"),
-        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "sub_batches", "zero"),
+        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "sub_batches", "partial_backward", "zero"),
         "train": ("micro_batches", "micro_batch_size"),
     }
     for section, keys in sizes.items():

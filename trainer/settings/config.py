@@ -109,6 +109,11 @@ class ParallelConfig:
     zero_reduce: Literal["each", "last"] = "each"
     """With zero = 3 by layer: reduce gradients after each micro-batch, or once after the last. last sends less with
     several micro-batches, and holds whole gradients until then."""
+    partial_backward: int = 1
+    """Roles of replicas, which rotate: role i of k goes back through the last i / k of the layers only (SPB). Backward
+    takes (k + 1) / 2k of the computation on average, and gradients of the first layers come from fewer data; a step
+    still takes as long as the role that does all of it, unless another job fills the rest. 1: all do everything.
+    Needs zero = 0, pp = tp = 1 and dp divisible by it."""
     timeout_s: float = 300.0
     """A collective or message that takes longer is an error, in every process group. Keep it above the slowest step
     plus a checkpoint."""

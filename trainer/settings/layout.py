@@ -129,6 +129,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"parallel.schedule = {schedule.name} {unfit}"
     if (unfit := _unfit_driven(config, tp)) is not None:
         return unfit
+    if config.parallel.partial_backward > 1 and (unfit := _unfit_partial_backward(config, pp, dp, tp)) is not None:
+        return unfit
     if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp)) is not None:
         return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
@@ -172,6 +174,22 @@ def _unfit_driven(config: Config, tp: int) -> str | None:
             f"parallel.schedule = {name} lets each rank decide what is next, and replicas gather parameters together "
             "(set parallel.zero to 2 or less)"
         )
+    return None
+
+
+def _unfit_partial_backward(config: Config, pp: int, dp: int, tp: int) -> str | None:
+    """Why replicas cannot go back through shares of the layers, None if they can."""
+    parts, name = config.parallel.partial_backward, f"parallel.partial_backward = {config.parallel.partial_backward}"
+    if pp > 1 or tp > 1:
+        return f"{name} cuts the backward of a whole model on one rank (set pp = 1 and tp = 1)"
+    if dp % parts:
+        return f"{name} gives as many replicas each role, and dp is no multiple of it"
+    if config.parallel.zero:
+        return f"{name} adds up gradients that only some replicas have (set parallel.zero = 0)"
+    if config.model.layers < parts:
+        return f"{name} is more than model.layers = {config.model.layers}"
+    if config.model.tied:
+        return f"{name} has input and output layers with unlike contributors (set model.tied = false)"
     return None
 
 

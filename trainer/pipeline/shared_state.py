@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, UnshardHandle, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
@@ -190,6 +190,17 @@ class SharedState:
             module.set_is_last_backward(False)
             for group, result in zip(groups, unsharding, strict=True):
                 group._all_gather_result = result
+
+    def unsharded(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Each parameter that is whole now though this rank keeps a part of it, and its whole gradient if there is one."""
+        if not isinstance(self._module, FSDPModule):
+            return
+        for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+            for param in group.fsdp_params:
+                whole = getattr(param, "_unsharded_param", None)
+                if whole is not None:
+                    summed = param.unsharded_accumulated_grad
+                    yield whole, whole.grad if summed is None else summed
 
     def _shards(self) -> list[FSDPModule]:
         return [module for module in self._module.modules() if isinstance(module, FSDPModule)]

@@ -23,9 +23,8 @@ from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
 from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
-from holdfast.trainer.model.loss import cross_entropy
+from holdfast.trainer.model.loss import is_split, mean_loss
 from holdfast.trainer.model.model import Moment
-from holdfast.trainer.model.sequence_parallel import own_positions
 from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
@@ -145,20 +144,12 @@ class Trainer:
         return loss
 
     def _mean_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        group, count = self.tp_group, len(self.micro_batches)
-        if logits.dtype == torch.bfloat16:
-            logits = logits.float()
-        if self.config.parallel.shard_vocabulary:
-            return cross_entropy(logits, targets, group) / count
-        if not self.loss_is_split:
-            return cross_entropy(logits, targets) / count
-        own = own_positions(targets, group)
-        return cross_entropy(logits, own) / (count * group.size())
+        return mean_loss(logits, targets, self.tp_group, self.config.parallel, len(self.micro_batches))
 
     @property
     def loss_is_split(self) -> bool:
         """Whether each tp rank has whole logits, but at its own positions only."""
-        return self.config.parallel.sequence and not self.config.parallel.shard_vocabulary
+        return is_split(self.config.parallel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from holdfast.plan.recompute import StageBytes
 from holdfast.trainer.memory.tracked import Live
 from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.mesh.pretended import rank_of
 from holdfast.trainer.model import accumulate, layers
 from holdfast.trainer.model.loss import mean_loss
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
-from holdfast.trainer.rows.pretended import rank_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
 

@@ -1,8 +1,8 @@
 """What each rank of a job will hold, by kind, from its settings alone. Needs torch, and computes nothing with it.
 
 Model states come from the shapes of parameters, activations from the schedule's own lists and from what a real layer
-saves. A rank is at its fullest either when it holds the most activations, or behind the last backward, when gradients go
-to other replicas and the optimizer steps: the larger of the two counts.
+saves. A rank is at its fullest either when it holds the most activations, or behind the last backward, when gradients
+go to other replicas and the optimizer steps: the larger of the two counts.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
     ranks = []
     for rank, order in enumerate(computations.orders):
         own = [stage for stage, _ in layout.held_by(rank)]
-        of_rank = states(
-            config, [parameters[s] for s in own], layout.dp, layout.pipes, layout.local_micro_batches
-        )
+        of_rank = states(config, [parameters[s] for s in own], layout.dp, layout.pipes, layout.local_micro_batches)
         ranks.append(_kinds(of_rank, held, order, own, device))
     return Expected(layout, tuple(ranks), sum(p.elements(1) for p in _once(shapes)), computations)
 

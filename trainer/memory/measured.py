@@ -7,19 +7,18 @@ for itself, and copies on their way to other ranks, are not seen; a GPU counts t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from holdfast.trainer.optim.optimizer import Optimizer
+from holdfast.trainer.pipeline.executor import Executor
 from holdfast.trainer.pipeline.recompute import Saved
-
-if TYPE_CHECKING:
-    from holdfast.trainer.run.loop import Trainer
 
 STEPS = 2
 """That are measured: the optimizer has its averages from the first on, gradients are added to from the second on."""
@@ -44,61 +43,62 @@ class Measured:
 
 
 class Gauge:
-    """Measures a trainer's steps from entry to exit; `result` says what was found."""
+    """Measures a rank's steps from entry to exit; `result` says what was found."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._modules = nn.ModuleList(trainer.stages)
-        self._saved = _Saved(self._modules, trainer)
+    def __init__(
+        self, executor: Executor, stages: Sequence[nn.Module], optimizer: Optimizer, device: torch.device
+    ) -> None:
+        self._executor, self._optimizer, self._device = executor, optimizer, device
+        self._saved = _Saved(nn.ModuleList(stages), executor)
         self._gradients = self._activations = self._gathered = 0
 
     def __enter__(self) -> Gauge:
         self._saved.__enter__()
-        self._trainer.executor.after = self._look
-        if (device := self._trainer.mesh.device).type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        self._executor.after = self._look
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._trainer.executor.after = None
+        self._executor.after = None
         self._saved.__exit__(kind, error, trace)
 
     def result(self) -> Measured:
         """After a step: the optimizer's averages are there."""
-        optimizer, device = self._trainer.optimizer, self._trainer.mesh.device
-        states = [tensor for piece in optimizer.slices for tensor in optimizer.state(piece).values()]
+        states = [tensor for piece in self._optimizer.slices for tensor in self._optimizer.state(piece).values()]
         return Measured(
-            num_bytes(piece.shard for piece in self._trainer.slices),
+            num_bytes(piece.shard for piece in self._optimizer.all),
             self._gradients,
             num_bytes(states),
             self._activations,
             self._gathered,
-            torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None,
         )
 
     def _look(self) -> None:
-        whole, gradients = [], [p.grad for p in self._modules.parameters() if p.grad is not None]
-        for parameter, gradient in self._trainer.executor.unsharded():
-            whole.append(parameter)
-            gradients += [gradient] if gradient is not None else []
-        self._gathered = max(self._gathered, num_bytes(whole))
+        self._gathered = max(self._gathered, num_bytes(_whole(self._executor)))
+        gradients = (grad for state in self._executor.states() for grad in state.gradients())
         self._gradients = max(self._gradients, num_bytes(gradients))
-        kept = (x for x in self._trainer.executor.kept() if x.is_floating_point() and not self._saved.has(x))
+        kept = (x for x in self._executor.kept() if x.is_floating_point() and not self._saved.has(x))
         self._activations = max(self._activations, self._saved.bytes + num_bytes(kept))
 
 
 class _Saved(Saved):
     """Leaves out parameters that have been gathered, too: each time they lie elsewhere."""
 
-    def __init__(self, module: nn.Module, trainer: Trainer) -> None:
+    def __init__(self, module: nn.Module, executor: Executor) -> None:
         super().__init__(module)
-        self._trainer = trainer
+        self._executor = executor
 
     def _pack(self, tensor: Tensor) -> Any:
-        whole = {storage(parameter).data_ptr() for parameter, _ in self._trainer.executor.unsharded()}
+        whole = {storage(parameter).data_ptr() for parameter in _whole(self._executor)}
         return tensor if storage(tensor).data_ptr() in whole else super()._pack(tensor)
+
+
+def _whole(executor: Executor) -> Iterator[Tensor]:
+    return (parameter for state in executor.states() for parameter in state.whole_parameters())
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:

@@ -67,10 +67,9 @@ class Executor:
         for stage in self._stages.values():
             yield from stage.kept()
 
-    def unsharded(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """As `SharedState` has it, of all stages."""
-        for stage in self._stages.values():
-            yield from stage.state.unsharded()
+    def states(self) -> Iterator[SharedState]:
+        """Of its stages."""
+        return (stage.state for stage in self._stages.values())
 
     def prefetch(self) -> None:
         """Start the first gathering of a step, before its data is there. `step` goes on with it."""

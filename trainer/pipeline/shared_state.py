@@ -18,6 +18,7 @@ from holdfast.plan.plan import Action
 from holdfast.trainer.mesh import collectives
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
+from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.beside import Beside
 from holdfast.trainer.telemetry import spans
 
@@ -191,16 +192,29 @@ class SharedState:
             for group, result in zip(groups, unsharding, strict=True):
                 group._all_gather_result = result
 
-    def unsharded(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Each parameter that is whole now though this rank keeps a part of it, and its whole gradient if there is one."""
+    def whole_parameters(self) -> Iterator[Tensor]:
+        """Those of which this rank keeps a part, as they were gathered: without bytes once they are freed."""
+        for param in self._fsdp_params():
+            if (whole := getattr(param, "_unsharded_param", None)) is not None:
+                yield whole
+
+    def gradients(self) -> Iterator[Tensor]:
+        """All that is held now of gradients: whole ones, those of this rank's part, and their sums in float32."""
         if not isinstance(self._module, FSDPModule):
+            yield from (p.grad for p in self._module.parameters() if p.grad is not None)
             return
+        for param in self._fsdp_params():
+            whole = getattr(param, "_unsharded_param", None)
+            found = (param.sharded_param.grad, None if whole is None else whole.grad, param.unsharded_accumulated_grad)
+            yield from (grad for grad in found if grad is not None)
         for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
-            for param in group.fsdp_params:
-                whole = getattr(param, "_unsharded_param", None)
-                if whole is not None:
-                    summed = param.unsharded_accumulated_grad
-                    yield whole, whole.grad if summed is None else summed
+            if isinstance(hook := group._all_reduce_hook, FineSum) and hook.sum is not None:
+                yield hook.sum
+
+    def _fsdp_params(self) -> Iterator[Any]:
+        if isinstance(self._module, FSDPModule):
+            for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+                yield from group.fsdp_params
 
     def _shards(self) -> list[FSDPModule]:
         return [module for module in self._module.modules() if isinstance(module, FSDPModule)]

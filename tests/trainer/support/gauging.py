@@ -23,7 +23,7 @@ def both(folder: Path, argv: list[str]) -> dict[str, Any]:
     expected = expect(config, plan(config, launch.world, vocab), vocab, "cpu")
     with joined(argv) as rank:
         trainer = rank.trainer()
-        with Gauge(trainer) as gauge:
+        with Gauge(trainer.executor, trainer.stages, trainer.optimizer, rank.mesh.device) as gauge:
             for step in range(STEPS):
                 trainer.step(step)
             measured = gauge.result()

@@ -7,11 +7,12 @@ go to other replicas and the optimizer steps: the larger of the two counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 
 from holdfast.plan.memory import peak
-from holdfast.plan.plan import COMPUTE, Action, Layers, Mesh, Op, Order, Plan
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Layers, Mesh, Op, Order, Plan
 from holdfast.plan.recompute import Kept, StageBytes, stage_aware
 from holdfast.trainer.memory.activations import Activations, count
 from holdfast.trainer.memory.states import Parameters, States, states
@@ -81,7 +82,9 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
     ranks = []
     for rank, order in enumerate(computations.orders):
         own = [stage for stage, _ in layout.held_by(rank)]
-        of_rank = states(config, [parameters[s] for s in own], layout.dp, layout.pipes, layout.local_micro_batches)
+        runs = max(_runs(order, stage) for stage in own)
+        held_by_rank = [parameters[stage] for stage in own]
+        of_rank = states(config, held_by_rank, layout.dp, layout.pipes, layout.local_micro_batches, runs)
         ranks.append(_kinds(of_rank, held, order, own, device))
     return Expected(layout, tuple(ranks), sum(p.elements(1) for p in _once(shapes)), computations)
 
@@ -114,7 +117,7 @@ class _Held:
         layout: TrainerLayout,
         sizes: Activations,
         stages: Sequence[StageBytes],
-        kept: dict[tuple[int, int], Kept],
+        kept: Mapping[tuple[int, int], Kept],
     ) -> None:
         self.config, self.layout, self.sizes = config, layout, sizes
         self._stages, self._kept = stages, kept
@@ -164,6 +167,12 @@ def _kinds(own: States, held: _Held, order: Order, stages: Sequence[int], device
     under_way = held.passing(stages) + own.beside + _messages(held, order, device) + _inputs(held, stages)
     buffers = max(under_way, own.at_end - activations)
     return Kinds(own.weights, own.gradients, own.optimizer, activations, own.gathered, buffers)
+
+
+def _runs(order: Order, stage: int) -> int:
+    """Runs of a stage's computations that a backward of its is in."""
+    runs = groupby((a for a in order if a.op in COMPUTE), key=lambda action: action.stage)
+    return sum(any(a.op in LAST_BACKWARDS for a in run) for one, run in runs if one == stage)
 
 
 def _messages(held: _Held, order: Order, device: str) -> int:

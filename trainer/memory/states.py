@@ -78,8 +78,11 @@ BUCKET = 25 << 20
 """As trainer/optim/buckets.py has it."""
 
 
-def states(config: Config, stages: Sequence[Parameters], dp: int, pipes: int, micro_batches: int) -> States:
-    """What a rank with these stages keeps. `micro_batches` of one replica."""
+def states(config: Config, stages: Sequence[Parameters], dp: int, pipes: int, micro_batches: int, runs: int) -> States:
+    """What a rank with these stages keeps.
+
+    `micro_batches` of one replica; `runs`: how often a stage's backwards are interrupted by another stage's, and one.
+    """
     word, zero = words(config), config.parallel.zero if dp > 1 else 0
     whole, shard = (sum(getattr(one, name) for one in stages) for name in ("whole", "shard"))
     largest = max(one.whole for one in stages)
@@ -119,8 +122,8 @@ def states(config: Config, stages: Sequence[Parameters], dp: int, pipes: int, mi
             beside=(word.weight if word.is_coarse else 0) * largest,
             at_end=max(step, 2 * word.gradient * largest),
         )
-    # Of one micro-batch whole gradients; what earlier ones gave has been reduced.
-    earlier = reduced if micro_batches > 1 else reduced * (len(stages) - 1) // len(stages)
+    # Of one micro-batch, or run, whole gradients; what earlier ones gave has been reduced.
+    earlier = reduced if (micro_batches if zero == 2 else runs) > 1 else reduced * (len(stages) - 1) // len(stages)
     return _with(
         kept,
         gradients=word.gradient * largest + earlier,

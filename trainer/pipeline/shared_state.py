@@ -204,9 +204,10 @@ class SharedState:
             yield from (p.grad for p in self._module.parameters() if p.grad is not None)
             return
         for param in self._fsdp_params():
-            whole = getattr(param, "_unsharded_param", None)
-            found = (param.sharded_param.grad, None if whole is None else whole.grad, param.unsharded_accumulated_grad)
-            yield from (grad for grad in found if grad is not None)
+            whole, summed = getattr(param, "_unsharded_param", None), param.unsharded_accumulated_grad
+            if summed is None and whole is not None:  # else it is being added to the sum
+                summed = whole.grad
+            yield from (grad for grad in (param.sharded_param.grad, summed) if grad is not None)
         for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
             if isinstance(hook := group._all_reduce_hook, FineSum) and hook.sum is not None:
                 yield hook.sum

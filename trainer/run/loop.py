@@ -189,10 +189,10 @@ def run(config: Config, launch: Launch) -> Outcome:
         corpus = open_corpus(config.data)
     coordinate = layout.coordinate(launch.rank)
     probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
-    begin_memory = _memory_report(config, layout, vocab, device) if config.train.memory_path else None
+    begin_gauging = _memory_report(config, layout, vocab, device) if config.train.memory_path else None
     mesh = join(config, launch, layout, device)
     done = finished = False
-    trainer = manager = memory = None
+    trainer = manager = gauged = None
     try:
         trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
         if launch.rank == 0 and probe.attached():
@@ -202,14 +202,14 @@ def run(config: Config, launch: Launch) -> Outcome:
         require_agreement(_fingerprint(config, fixed), "settings or data")
         if config.checkpoint.store:
             manager = make_manager(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
-        memory = None if begin_memory is None else begin_memory(trainer)
-        outcome = _train(config, launch, trainer, manager, memory)
+        gauged = None if begin_gauging is None else begin_gauging(trainer)
+        outcome = _train(config, launch, trainer, manager, gauged)
         finished = True
         done = launch.rank == 0
         return outcome
     finally:
-        if memory is not None:
-            memory.close()
+        if gauged is not None:
+            gauged.close()
         if trainer is not None:
             trainer.feed.close()
         if manager is not None:
@@ -218,7 +218,7 @@ def run(config: Config, launch: Launch) -> Outcome:
 
 
 def _train(
-    config: Config, launch: Launch, trainer: Trainer, manager: CheckpointManager | None, memory: MemoryReport | None
+    config: Config, launch: Launch, trainer: Trainer, manager: CheckpointManager | None, gauged: MemoryReport | None
 ) -> Outcome:
     mesh, train = trainer.mesh, config.train
     is_reporter = mesh.has_loss and mesh.dp_rank == mesh.tp_rank == 0
@@ -256,8 +256,8 @@ def _train(
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
                 reporter.step(step, totals, seconds, parts)
-            if memory is not None:
-                memory.after_step()
+            if gauged is not None:
+                gauged.after_step()
             if manager:
                 manager.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
             mesh.keep_rendezvous_alive()

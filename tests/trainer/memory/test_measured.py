@@ -46,6 +46,6 @@ def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str]
             if kind == "gathered" and name in ("zero-3", "zero-3-bfloat16", "zero-3-last"):
                 continue  # layers are gathered and freed within an action, which is not seen
             if kind == "activations" and name == "tp-sub-batches":
-                # Each of 8 layers keeps its share of the sum (2 samples, 16 tokens, width 32), which graphs do not save.
+                # Each of 8 layers keeps its share of the sum (2 samples of 16 x 32), which graphs do not save.
                 expected[kind] -= 8 * 2 * 16 * 32 * 4
             assert measured[kind] == pytest.approx(expected[kind], rel=0.05, abs=64), f"rank {rank}, {kind}"

@@ -1,4 +1,4 @@
-"""A run that is out of memory says what it needed and what needs less; a run that measures itself says what it found."""
+"""A run that is out of memory says what it needed, and what needs less; one that measures itself says what it found."""
 
 from __future__ import annotations
 

@@ -64,8 +64,10 @@ def alternatives(config: Config, world: int, vocab: int, schedules: Collection[s
         computations = _computed(one, layout)
         if computations is not None:
             smaller = SMALLER ** math.log2(config.train.micro_batch_size / one.train.micro_batch_size)
-            found.append(Choice(one, layout, smaller * cost(one, layout, vocab, computations), one == config))
-    return sorted(found, key=lambda choice: (float(f"{choice.seconds:.6g}"), _changes(choice.config, config)))
+            # Sums differ in their last digits where costs are the same.
+            seconds = float(f"{smaller * cost(one, layout, vocab, computations):.6g}")
+            found.append(Choice(one, layout, seconds, one == config))
+    return sorted(found, key=lambda choice: (choice.seconds, _changes(choice.config, config)))
 
 
 def next_that_fits(

@@ -113,7 +113,7 @@ def test_175b_on_64_gpus_of_80_gb_needs_recomputation() -> None:
 def test_alternatives_come_in_order_of_cost_with_the_chosen_one_among_them() -> None:
     found = alternatives(parse(["--pp", "2", "--dp", "2"]), 4, 256)
     costs = [choice.seconds for choice in found]
-    assert costs == sorted(costs, key=lambda cost: float(f"{cost:.6g}"))
+    assert costs == sorted(costs)
     assert sum(choice.is_chosen for choice in found) == 1
     by_name = {choice.name: choice.seconds for choice in found}
     assert by_name["none", 1, "1f1b", 2] < by_name["selective", 1, "1f1b", 2] < by_name["full", 1, "1f1b", 2]

@@ -122,11 +122,15 @@ def states(config: Config, stages: Sequence[Parameters], dp: int, pipes: int, mi
             beside=(word.weight if word.is_coarse else 0) * largest,
             at_end=max(step, 2 * word.gradient * largest),
         )
-    # Of one micro-batch, or run, whole gradients; what earlier ones gave has been reduced.
-    earlier = reduced if (micro_batches if zero == 2 else runs) > 1 else reduced * (len(stages) - 1) // len(stages)
+    # Of one micro-batch, or run, whole gradients; what earlier ones gave has been reduced. The last stage goes first.
+    is_repeated = (micro_batches if zero == 2 else runs) > 1
+    waiting = word.gradient * largest + reduced
+    if not is_repeated:
+        sizes = [(word.gradient * one.whole, reduced * one.shard // shard) for one in stages]
+        waiting = max(whole + sum(part for _, part in sizes[k + 1 :]) for k, (whole, _) in enumerate(sizes))
     return _with(
         kept,
-        gradients=word.gradient * largest + earlier,
+        gradients=waiting,
         gathered=gathered,
         beside=2 * word.gradient * largest,
         at_end=max(step, 2 * word.gradient * largest),

@@ -40,7 +40,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline, top
     from holdfast.cli.node import cordon, diagnose, evict, notify
     from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
-    from holdfast.cli.study import replay, rows, schedules, simulate
+    from holdfast.cli.study import memory, replay, rows, schedules, simulate
 
     app = typer.Typer(
         help=holdfast.__doc__,
@@ -65,6 +65,12 @@ def build() -> "typer.Typer":
     add(usage.TRY, simulate.simulate, "holdfast simulate --nodes 1536 --days 30 --compare")
     add(usage.TRY, replay.replay, "holdfast replay controller.jsonl --through")
     add(usage.TRY, schedules.schedules, "holdfast schedules --pp 8 --micro-batches 16 --message 0.1")
+    add(
+        usage.TRY,
+        memory.memory,
+        "holdfast memory --model gpt-175b --pp 8 --tp 8 --set train.dtype=bfloat16 --limit 80GB",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
     add(usage.TRY, rows.rows, "holdfast rows C1")
     add(
         usage.RUN,

@@ -64,14 +64,14 @@ class FineSum:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
-        self._sum: Tensor | None = None
+        self.sum: Tensor | None = None
 
     def __call__(self, reduced: Tensor) -> None:
         is_first = any(parameter.grad is None for parameter in self._parameters)
-        if self._sum is None or is_first:
-            self._sum = reduced.clone()
+        if self.sum is None or is_first:
+            self.sum = reduced.clone()
         else:
-            reduced.copy_(self._sum.add_(reduced))
+            reduced.copy_(self.sum.add_(reduced))
         for parameter in self._parameters:
             parameter.grad = None
 

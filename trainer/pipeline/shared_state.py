@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, UnshardHandle, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
@@ -18,6 +18,7 @@ from holdfast.plan.plan import Action
 from holdfast.trainer.mesh import collectives
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
+from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.beside import Beside
 from holdfast.trainer.telemetry import spans
 
@@ -205,6 +206,31 @@ class SharedState:
             module.set_is_last_backward(False)
             for group, result in zip(groups, unsharding, strict=True):
                 group._all_gather_result = result
+
+    def whole_parameters(self) -> Iterator[Tensor]:
+        """Those of which this rank keeps a part, as they were gathered: without bytes once they are freed."""
+        for param in self._fsdp_params():
+            if (whole := getattr(param, "_unsharded_param", None)) is not None:
+                yield whole
+
+    def gradients(self) -> Iterator[Tensor]:
+        """All that is held now of gradients: whole ones, those of this rank's part, and their sums in float32."""
+        if not isinstance(self._module, FSDPModule):
+            yield from (p.grad for p in self._module.parameters() if p.grad is not None)
+            return
+        for param in self._fsdp_params():
+            whole, summed = getattr(param, "_unsharded_param", None), param.unsharded_accumulated_grad
+            if summed is None and whole is not None:  # else it is being added to the sum
+                summed = whole.grad
+            yield from (grad for grad in (param.sharded_param.grad, summed) if grad is not None)
+        for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+            if isinstance(hook := group._all_reduce_hook, FineSum) and hook.sum is not None:
+                yield hook.sum
+
+    def _fsdp_params(self) -> Iterator[Any]:
+        if isinstance(self._module, FSDPModule):
+            for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+                yield from group.fsdp_params
 
     def _shards(self) -> list[FSDPModule]:
         return [module for module in self._module.modules() if isinstance(module, FSDPModule)]

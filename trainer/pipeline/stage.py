@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,13 @@ class Stage:
         """A step begins."""
         self._kept.clear()
         self._graphs = 0
+
+    def kept(self) -> Iterator[Tensor]:
+        """What came in and what went out, of each piece on its way."""
+        for one in self._kept.values():
+            yield one.x
+            if one.output is not None:
+                yield one.output
 
     def forward(self, action: Action, xs: Mapping[Piece, Tensor], keep: bool = True) -> dict[Piece, Tensor]:
         """What the stage makes of each. Without `keep` no graph is recorded: `recompute` does that."""

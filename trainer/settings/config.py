@@ -200,6 +200,9 @@ class TrainConfig:
     """Steps between runs of the garbage collector, at the same step on all ranks; 0: Python decides."""
     metrics_path: str = ""
     """File for one JSON line per step."""
+    memory_path: str = ""
+    """File for what ranks hold by kind, expected and measured, as JSON: see docs/memory.md. Measuring slows the first
+    two steps. Empty: nothing is measured."""
     tensorboard_dir: str = ""
     """Folder for TensorBoard files; needs the package `tensorboard`."""
 

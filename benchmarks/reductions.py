@@ -2,10 +2,12 @@
 
 python benchmarks/reductions.py [--cases "zero 1" "bfs zero 3 live 2"] [--chunks 4] [--ms 400] [--steps 4] [--json]
 
-Two replicas of two pipeline ranks with so many stages each. Computation sleeps: a stage takes 1.5 times as long for a
+Two replicas of two pipeline ranks with so many stages each; for Chimera four pipeline ranks with one replica each of two
+stages, as many micro-batches, or two such replicas of two ranks. Computation sleeps: a stage takes 1.5 times as long for a
 backward as its collective. Collectives are real, over gloo, and arrive late, one after another, as over a link on which
 those of a rank's stages take `--ms` together. Reading data takes 1.5 times as long as a stage's gathering. Then no more
-need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Waiting
+need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Chimera's `end` exposes the
+sums of both stages, `eager` and `eager-opt` that of the first stage, which ends last. Waiting
 is rank 0's; `exposed` is its step less that of the same job over a link that takes no time.
 """
 
@@ -36,6 +38,19 @@ CASES: dict[str, list[str]] = {
     "bfs zero 3 live 2": [
         "parallel.zero=3", "parallel.zero_unit=stage", "parallel.schedule=bfs", "parallel.zero_live=2",
     ],
+    **{
+        f"chimera zero {zero} {sync}": [
+            f"parallel.zero={zero}", f"parallel.replica_sync={sync}", "parallel.schedule=chimera", "parallel.chunks=2",
+            "parallel.pp=4", "parallel.dp=1", "train.micro_batches=4",
+        ]
+        for zero in (0, 1) for sync in ("end", "eager", "eager-opt")
+    },
+    **{
+        f"chimera dp 2 zero 1 {sync}": [
+            "parallel.zero=1", f"parallel.replica_sync={sync}", "parallel.schedule=chimera", "parallel.chunks=2",
+        ]
+        for sync in ("end", "eager", "eager-opt")
+    },
 }  # fmt: skip
 SMALLEST = 1 << 15
 """Bytes from which on a collective takes the link: those of losses and agreements are smaller."""
@@ -68,7 +83,7 @@ def train(folder: Path, options: argparse.Namespace, case: str, is_free: bool, r
     mesh = join(config, launch, layout, choose_device(config, launch))
     trainer = loop.Trainer(config, mesh, corpus)
     sizes = [sum(p.numel() * p.element_size() for p in stage.parameters()) for stage in trainer.stages]
-    stage_s = options.ms / 1000 / options.chunks
+    stage_s = options.ms / 1000 / len(trainer.stages)
     link, waited = slowed(trainer, math.inf if is_free else 1000 * sum(sizes) / options.ms, stage_s)
     found = []
     for step in range(1 + options.steps):
@@ -197,7 +212,7 @@ def measure(options: argparse.Namespace, case: str, is_free: bool) -> Json:
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    made.add_argument("--chunks", type=int, default=4, help="stages of the rank")
+    made.add_argument("--chunks", type=int, default=4, help="stages of the rank, but for chimera")
     made.add_argument("--ms", type=float, default=400.0, help="of the link to gather, or to sum, all of a rank once")
     made.add_argument("--steps", type=int, default=4, help="that count, after one")
     options = made.parse_args()

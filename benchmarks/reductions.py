@@ -2,13 +2,14 @@
 
 python benchmarks/reductions.py [--cases "zero 1" "bfs zero 3 live 2"] [--chunks 4] [--ms 400] [--steps 4] [--json]
 
-Two replicas of two pipeline ranks with so many stages each; for Chimera four pipeline ranks with one replica each of two
-stages, as many micro-batches, or two such replicas of two ranks. Computation sleeps: a stage takes 1.5 times as long for a
+Two replicas of two pipeline ranks with so many stages each. Computation sleeps: a stage takes 1.5 times as long for a
 backward as its collective. Collectives are real, over gloo, and arrive late, one after another, as over a link on which
 those of a rank's stages take `--ms` together. Reading data takes 1.5 times as long as a stage's gathering. Then no more
-need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Chimera's `end` exposes the
-sums of both stages, `eager` and `eager-opt` that of the first stage, which ends last. Waiting
+need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Waiting
 is rank 0's; `exposed` is its step less that of the same job over a link that takes no time.
+
+Chimera has four ranks and micro-batches in one pair of pipes, or with dp 2 two ranks. Of a rank's two sums, `end`
+exposes both, `eager` and `eager-opt` the one of the stage that ends last (Li and Hoefler, 3.2).
 """
 
 import argparse
@@ -52,6 +53,7 @@ CASES: dict[str, list[str]] = {
         for sync in ("end", "eager", "eager-opt")
     },
 }  # fmt: skip
+SUMS = ("dp:reduce_scatter", "dp:all_reduce", "pp:all_reduce")
 SMALLEST = 1 << 15
 """Bytes from which on a collective takes the link: those of losses and agreements are smaller."""
 
@@ -92,7 +94,7 @@ def train(folder: Path, options: argparse.Namespace, case: str, is_free: bool, r
         loss = trainer.step(step).loss
         took = time.perf_counter() - began
         found.append({
-            "sums": waited["dp:reduce_scatter"] + waited["dp:all_reduce"], "gathering": waited["dp:all_gather"],
+            "sums": sum(waited[name] for name in SUMS), "gathering": waited["dp:all_gather"],
             "step": took, "loss": loss.hex(), "link": link.take(),
             "last": sizes[0] / sum(sizes) * options.ms / 1000,
         })  # fmt: skip

@@ -9,7 +9,8 @@ need be exposed than 1/V of the sums, those of the last stage, and none of the f
 is rank 0's; `exposed` is its step less that of the same job over a link that takes no time.
 
 Chimera has four ranks and micro-batches in one pair of pipes, or with dp 2 two ranks. Of a rank's two sums, `end`
-exposes both, `eager` and `eager-opt` the one of the stage that ends last (Li and Hoefler, 3.2).
+exposes both, `eager` and `eager-opt` the one of the stage that ends last (Li and Hoefler, SC 2021). Two ranks have no
+bubble, so there `eager-opt` is `end`.
 """
 
 import argparse

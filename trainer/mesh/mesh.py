@@ -51,7 +51,7 @@ class RankMesh:
 
     @property
     def tp(self) -> DeviceMesh:
-        return self.device_mesh["tp"]
+        return self._of_stages["tp"]
 
     @property
     def dp(self) -> DeviceMesh:
@@ -67,16 +67,40 @@ class RankMesh:
         ranks = [(p * layout.dp + self.dp_rank) * layout.tp + self.tp_rank for p in range(layout.pp)]
         return group_of(ranks, self.timeout, "pp-back")
 
-    @functools.cached_property
-    def all_pipes(self) -> dist.ProcessGroup:
-        """The ranks with replicas of this rank's stages, in all pipes and all of dp: the same ones for each stage.
+    @property
+    def replicas(self) -> DeviceMesh:
+        """The ranks at this place in tp that hold this rank's stages, each of them the same ones: dp, in all pipes."""
+        return self._of_stages["dp"]
 
-        Called by all of them together, the first time.
+    @functools.cached_property
+    def _of_stages(self) -> DeviceMesh:
+        """All ranks with parts of this rank's stages, as (dp, tp); dp goes through all pipes.
+
+        What is sharded over both axes needs one mesh of both. With several pipes, called by all of these ranks together
+        the first time.
         """
         layout = self.layout
-        columns = sorted({p for stage in layout.stages_of(self.pp_rank) for p in layout.ranks_of(stage)})
-        ranks = [(p * layout.dp + d) * layout.tp + self.tp_rank for p in columns for d in range(layout.dp)]
-        return group_of(ranks, self.timeout, "pipes")
+        if layout.pipes == 1:
+            return self.device_mesh
+        places = layout.peers_of(self.pp_rank)
+        ranks = torch.arange(layout.world).view(layout.pp, -1, layout.tp)[places].reshape(-1, layout.tp)
+        pipes = group_of(ranks[:, self.tp_rank].tolist(), self.timeout, "pipes")
+        groups = [pipes, self.device_mesh.get_group("tp")]
+        return DeviceMesh.from_group(groups, self.device.type, ranks, mesh_dim_names=("dp", "tp"))
+
+    def whole_stages(self) -> dist.ProcessGroup:
+        """The ranks that together hold every part of this rank's stages: `replicas`, each with its tp ranks.
+
+        Called by all of them together.
+        """
+        layout = self.layout
+        if layout.tp == 1 or layout.replicas == 1:
+            return (self.replicas if layout.tp == 1 else self.tp).get_group()
+        if layout.replicas * layout.tp == layout.world:
+            return everyone()
+        places = layout.peers_of(self.pp_rank)
+        ranks = torch.arange(layout.world).view(layout.pp, -1)[places].flatten()
+        return group_of(ranks.tolist(), self.timeout, "stage")
 
     @property
     def has_loss(self) -> bool:

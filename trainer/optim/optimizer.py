@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.plan.plan import Op
-from holdfast.trainer.mesh.mesh import RankMesh, everyone, group_of
+from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.update_rules import Target, rule
 from holdfast.trainer.settings.config import OptimConfig
@@ -45,7 +44,7 @@ class Optimizer:
             Target(shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied)
             for piece, shard in zip(self.all, self._updated, strict=True)
         ]
-        self._rule = rule(config, targets, _stage_group(mesh))
+        self._rule = rule(config, targets, mesh.whole_stages())
         self.skips_on_device = mesh.device.type == "cuda" and self._rule.heeds_bad
         """Whether an update is started before the host knows that it is wanted."""
         self.holds_all = mesh.layout.pp == mesh.layout.tp == 1 and not any(piece.is_sharded for piece in slices)
@@ -141,17 +140,6 @@ def _master(piece: Slice) -> nn.Parameter:
     if piece.shard.dtype != torch.bfloat16:
         return piece.shard
     return nn.Parameter(piece.shard.detach().float())
-
-
-def _stage_group(mesh: RankMesh) -> dist.ProcessGroup:
-    """All ranks of this pipeline rank: together they hold every part of the same parameters."""
-    layout = mesh.layout
-    if layout.tp == 1 or layout.dp == 1:
-        return (mesh.dp if layout.tp == 1 else mesh.tp).get_group()
-    if layout.pp == 1:
-        return everyone()
-    first = mesh.pp_rank * layout.dp * layout.tp
-    return group_of(range(first, first + layout.dp * layout.tp), mesh.timeout, "stage")
 
 
 def _grad(piece: Slice) -> Tensor:

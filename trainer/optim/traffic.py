@@ -110,7 +110,7 @@ def _item(config: Config) -> int:
 
 def _copies(config: Config, layout: TrainerLayout) -> int:
     """How often replicas hold each parameter, all of them together."""
-    return layout.dp if config.parallel.zero == 0 else 1
+    return layout.replicas if config.parallel.zero == 0 else 1
 
 
 def _tensor(config: Config, layout: TrainerLayout, stages: list[list[HeldParameter]]) -> int:
@@ -142,7 +142,7 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
 
 def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]]) -> int:
     """As often as the plan says."""
-    copies = layout.dp * layout.pipes
+    copies = layout.replicas
     if copies == 1:
         return 0
     if config.parallel.partial_backward > 1:
@@ -150,13 +150,12 @@ def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[li
     times = Counter((action.op, action.stage) for _, action in plan.actions())
     item, total = _item(config), 0
     for number, stage in enumerate(stages):
-        if config.parallel.zero == 0 or layout.dp == 1:
-            reduced = 2 * sum(held.elements(layout.tp) for held in stage) * max(4, item)
-            total += times[Op.REDUCE_GRAD, number] // layout.pipes * reduced
+        gathers, sums = (times[op, number] // layout.pipes for op in (Op.UNSHARD, Op.REDUCE_GRAD))
+        if config.parallel.zero == 0:
+            total += sums * 2 * sum(held.elements(layout.tp) for held in stage) * max(4, item)
         else:
-            filled = sum(held.elements(layout.tp, layout.dp) for held in stage)
-            total += times[Op.UNSHARD, number] * filled * item
-            total += times[Op.REDUCE_GRAD, number] * filled * max(4, item)
+            filled = sum(held.elements(layout.tp, copies) for held in stage)
+            total += (gathers * item + sums * max(4, item)) * filled
     return total * (copies - 1) * layout.tp
 
 

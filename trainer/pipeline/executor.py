@@ -216,7 +216,7 @@ def _gathers(order: Order) -> Iterator[tuple[Action, bool]]:
     for i, action in enumerate(order):
         if action.op is Op.UNSHARD:
             mine = (a for a in order[i:] if a.op in COMPUTE and (a.pipe, a.stage) == (action.pipe, action.stage))
-            yield action, next(a.op in (Op.FORWARD, Op.RECOMPUTE) for a in mine)
+            yield action, next((a.op in (Op.FORWARD, Op.RECOMPUTE) for a in mine), True)
 
 
 def _start_gathering(stage: Stage, action: Action, is_forward: bool) -> None:

@@ -46,15 +46,16 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
         ahead=POSTED_AHEAD.get(device.type, 0),
         live=config.parallel.zero_live if config.parallel.zero_unit == "stage" else 0,
         zero=config.parallel.zero,
-        by_layer=by_layer(config, layout.dp),
+        by_layer=by_layer(config, layout.replicas),
         reduce_each=config.parallel.zero_reduce == "each",
+        sync=config.parallel.replica_sync,
     )
 
 
 def build_stages(
     config: Config, mesh: RankMesh, vocab: int, moment: Moment, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> list[ModelStage]:
-    """This rank's stages, with parameters initialised, split over tp and shared out over dp.
+    """This rank's stages, with parameters initialised, split over tp and shared out over replicas.
 
     With train.recompute = stage-aware, what they keep of a micro-batch has been measured; `loss` of logits and targets
     is for that.
@@ -112,18 +113,17 @@ def sharing_of(
     config: Config, mesh: RankMesh, stage: ModelStage, piggybacked: PiggybackedReductions | None, crowded: bool
 ) -> Sharing:
     """What replicas of a stage share, as the settings have it."""
-    pipes = mesh.layout.pipes > 1
     roles = contributions_of(config, mesh.layout)
     make_means = partial(_contribution_means, roles, mesh, stage.moment) if roles.parts > 1 else None
     return Sharing(
-        mesh.all_pipes if pipes else mesh.dp.get_group(),
+        mesh.replicas.get_group(),
         config.parallel.zero,
-        tuple(units_of(stage)) if by_layer(config, mesh.layout.dp) else (),
+        tuple(units_of(stage)) if by_layer(config, mesh.layout.replicas) else (),
         config.parallel.zero_reduce == "each",
         piggybacked if stage.is_first else None,
         crowded,
         make_means,
-        mesh.layout.dp if pipes else 0,
+        mesh.layout.dp if mesh.layout.pipes > 1 else 0,
     )
 
 

@@ -146,6 +146,9 @@ class SharedState:
 
     def contribute_nothing(self) -> None:
         """No micro-batch comes through this replica: its share of the gradients is 0."""
+        self.ready()
+        if isinstance(self._module, FSDPModule):
+            fully_shard.state(self._module)._lazy_init()  # type: ignore[attr-defined]  # else the first forward does
         for parameter in self._module.parameters():
             parameter.grad = torch.zeros_like(parameter)
 

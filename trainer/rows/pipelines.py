@@ -16,6 +16,8 @@ from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.rows.row import Row
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
+from holdfast.trainer.settings.layout import plan as layout_of
+from holdfast.trainer.settings.load import load
 
 F, B = 1, 2
 """A forward and a backward."""
@@ -77,6 +79,58 @@ def chimera() -> Iterator[Row]:
         yield Row(f"stages held, {sizes}", 2 * f, max(replicas(plan)))
         yield Row(f"activations, the least of a rank, {sizes}", d - d // (2 * f) + 1, min(in_flight(plan)))
         yield Row(f"activations, the most, {sizes}", d, max(in_flight(plan)))
+    yield from _shared_by_pipes()
+    yield from _exposed_by_pipes()
+
+
+def _shared_by_pipes() -> Iterator[Row]:
+    """Every stage has 2f replicas in each of w pipelines: r ranks, over which its gradients are summed and its
+    optimizer state is cut. A sum over r ranks takes 2(r-1)/r of what it sums from each, half of that to gather or to scatter."""
+    from holdfast.trainer.optim.traffic import traffic  # late: with torch
+
+    d, layers, width, vocab = 4, 8, 64, 256
+    parameters = 12 * layers * width**2 + 2 * vocab * width + (2 * layers + 1) * width
+    for f, w in ((1, 1), (1, 2), (2, 2)):
+        r, n = 2 * f * w, 2 * d
+        # As often as gradients are reduced, and parameters gathered, over all replicas of a stage.
+        moved = {0: 2, 1: 2, 2: 1 + n // (2 * f)}
+        for zero, times in moved.items():
+            config = load(
+                overrides=[
+                    *(("parallel.schedule", "chimera"), ("parallel.pp", d), ("parallel.dp", w)),
+                    *(("parallel.chunks", 2 * f), ("parallel.zero", zero), ("train.micro_batches", n * w)),
+                    *(("model.layers", layers), ("model.d_model", width), ("model.heads", 4)),
+                    *(("model.block", "serial"), ("model.norm", "rms"), ("model.positions", "rope")),
+                ]
+            )
+            layout = layout_of(config, d * w, vocab)
+            orders = SCHEDULES["chimera"].build(d, 2 * f, n)
+            plan = job_plan(layout, "chimera", layers, orders, zero=zero)
+            sizes = f"D {d}, f {f}, dp {w}, ZeRO {zero}"
+            if zero == 0:
+                peers = {len(layout.peers_of(rank)) * w for rank in range(d)}
+                yield Row(f"ranks that sum a stage, D {d}, f {f}, dp {w}", r, max(peers))
+            sent = traffic(config, layout, plan, vocab).replicas
+            yield Row(f"bytes of a step for replicas, {sizes}", times * (r - 1) * 4 * parameters, sent)
+
+
+def _exposed_by_pipes() -> Iterator[Row]:
+    """How much longer a step is for sums of c each, two on each rank: `end` exposes both, the others the one of the
+    stage that ends last. Middle ranks end earlier, so `eager-opt` may sum theirs at the end."""
+    d, c = 4, 1.0
+    for w, zero in ((1, 0), (2, 1)):
+        layout = TrainerLayout(d, w, 1, 2, d, SCHEDULES["chimera"].placement)
+        for sync, exposed in (("end", 2 * c), ("eager", c), ("eager-opt", c)):
+            orders = SCHEDULES["chimera"].build(d, 2, d)
+            plan = job_plan(layout, "chimera", d, orders, zero=zero, sync=sync)
+            work = durations(F, B)
+            took = [
+                simulate(plan, lambda a, x=x: x if a.op is Op.REDUCE_GRAD else work(a), by_resource=True).makespan  # type: ignore[misc]
+                for x in (c, 0.0)
+            ]
+            yield Row(
+                f"exposed of sums of {c:g}, {sync}, D {d}, N {d}, dp {w}, ZeRO {zero}", exposed, took[0] - took[1]
+            )
 
 
 def axonn() -> Iterator[Row]:

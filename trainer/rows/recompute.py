@@ -101,7 +101,7 @@ def _done(module: ModelStage, rank: int, stages: int, order: Order, mesh: RankMe
     from holdfast.trainer.pipeline.shared_state import Sharing
     from holdfast.trainer.pipeline.stage import Stage
 
-    stage = Stage(module, rank, stages, mesh.device, Sharing(mesh.dp.get_group(), 0))
+    stage = Stage(module, rank, stages, mesh.device, Sharing(mesh.replicas.get_group(), 0))
     tokens = torch.zeros(1, LENGTH, dtype=torch.int64)
     inputs: list[weakref.ref[Tensor]] = []
     again = {action.micro_batch for action in order if action.op is Op.RECOMPUTE}

@@ -98,14 +98,18 @@ class ParallelConfig:
     all sums but the last where a sum takes no longer than a part's half of a layer. Divides train.micro_batch_size;
     needs tp of 2 or more."""
     zero: int = 1
-    """ZeRO stage: what the data-parallel replicas shard. 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters
-    too. Higher saves memory; from 2 on every micro-batch adds traffic."""
+    """ZeRO stage: what the replicas of a stage shard, in dp and in all pipes. 0 nothing, 1 optimizer state, 2 gradients
+    too, 3 parameters too. Higher saves memory; from 2 on every micro-batch adds traffic."""
     zero_unit: Literal["layer", "stage"] = "layer"
     """With zero = 3: the unit that is gathered, used and freed. stage: once for all micro-batches that go through a
     stage in sequence, as with bfs; needs two stages per rank."""
     zero_live: int = 1
     """With zero_unit = stage: stages of a rank that are whole at a time. 2 gathers the next stage while one computes,
     for the memory of one more; 1 waits for each gathering, which is right where memory is short."""
+    replica_sync: Literal["end", "eager", "eager-opt"] = "end"
+    """With several pipes (chimera): when replicas of a stage add up their gradients. end: behind all computation.
+    eager: behind the stage's last backward, beside what the rank computes next. eager-opt: so only where all ranks of
+    the stage are idle behind that backward, which leaves cores and links to those that compute."""
     zero_reduce: Literal["each", "last"] = "each"
     """With zero = 3 by layer: reduce gradients after each micro-batch, or once after the last. last sends less with
     several micro-batches, and holds whole gradients until then."""

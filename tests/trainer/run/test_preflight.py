@@ -51,6 +51,12 @@ from holdfast.trainer.run.preflight import check_job
             8,
             "is more than model.layers = 4",
         ),
+        (
+            ["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", "parallel.zero=3"],
+            4,
+            "set parallel.zero to 2 or",
+        ),
+        (["--pp", "2", "--set", "parallel.replica_sync=eager"], 2, "1f1b has one pipe"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),
     ],
@@ -71,6 +77,8 @@ def test_folders_are_those_of_the_ranks(tmp_path: Path) -> None:
 
 def test_settings_that_work_are_let_through(tmp_path: Path) -> None:
     check_job(parse(["--pp", "2", "--dp", "2", "--data", str(tmp_path), "--store", str(tmp_path / "new")]), 4)
+    for more in ("parallel.zero=2", "parallel.replica_sync=eager-opt"):
+        check_job(parse(["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", more]), 4)
 
 
 @pytest.mark.parametrize("argv", [["--set", "model.heads=5"], ["--tp", "3"], ["--data", "/gone"]])

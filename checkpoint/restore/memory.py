@@ -22,6 +22,7 @@ from holdfast.checkpoint.format.worker_state import merged, without_missing
 from holdfast.checkpoint.restore.exchange import fetch, take
 from holdfast.checkpoint.restore.host_peers import find_host_peers
 from holdfast.checkpoint.restore.reading import SPAN_BYTES, read_plan, without_targets
+from holdfast.checkpoint.restore.routes import arranged
 from holdfast.checkpoint.restore.restore import Peers, Restored, always, choose
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
@@ -176,7 +177,7 @@ def _load(
         for span in plan:
             if span.reader == group.rank:
                 memory.check(manifest.parts[span.part], span.start, span.stop)
-        filled = None
+        filled, sent = None, 0
         if group.all_agree(not memory.bad):
             filled = choose(places, layout, group.rank)
             for span in plan:
@@ -184,9 +185,10 @@ def _load(
                 if own and group.rank in beside[span.part]:
                     take(own, memory.read_once(manifest.parts[span.part], span.start, span.stop), span.start, filled)
             left = without_targets(plan, beside)
-            fetch(manifest, left, memory, group, filled, find_host_peers(group, left))
+            near = find_host_peers(group, left)
+            sent = fetch(manifest, arranged(left, near.hosts), memory, group, filled, near).bytes_sent
         problems = [(slots[file][0], file, slots[file][1], reason) for file, reason in memory.bad.items()]
-        return None if filled is None else Restored(manifest, filled, memory.bytes_read), problems
+        return None if filled is None else Restored(manifest, filled, memory.bytes_read, sent), problems
 
 
 class _Memory:

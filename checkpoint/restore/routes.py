@@ -16,7 +16,7 @@ from holdfast.checkpoint.restore.reading import ByteSpan
 from holdfast.plan.moves.order import Task, by_load, by_rounds, makespan
 from holdfast.plan.moves.strategies import Strategy, cut, duration
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 512 << 10
 """Of a message in a chain. Shorter ones reach the last host earlier, and cost more messages."""
 
 

@@ -29,8 +29,9 @@ class Traffic:
     most_sent: int = 0
 
     def __str__(self) -> str:
-        """read 96.0 MB (most of one rank: 24.0 MB), sent 288.0 MB (72.0 MB)"""
-        return f"read {_mb(self.read)} (most of one rank: {_mb(self.most_read)}), sent {_mb(self.sent)} ({_mb(self.most_sent)})"
+        """96.0 MB read (at most 24.0 MB by one rank), 288.0 MB sent between hosts (72.0 MB)"""
+        read = f"{_mb(self.read)} read (at most {_mb(self.most_read)} by one rank)"
+        return f"{read}, {_mb(self.sent)} sent between hosts ({_mb(self.most_sent)})"
 
 
 def counted(group: Reporting, read: int, sent: int) -> Traffic:

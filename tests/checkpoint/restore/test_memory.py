@@ -170,10 +170,52 @@ def test_a_flipped_bit_sends_to_the_peers_copy_and_then_to_an_older_step(tmp_pat
             path = put(tmp_path / "n0", HALVES, worker, step)
     put(tmp_path / "n1", HALVES, 1, 2, prefix="peer-n0")
     flip(path, filled(W, 2)[4:8].tobytes())
-    check(back(tmp_path, ["n0", "n1"], HALVES, lines=lines), HALVES, 2, "peer")
+    swapped = rows((4, 8), (0, 4))
+    check(back(tmp_path, ["n0", "n1"], swapped, lines=lines), swapped, 2, "peer")
     assert lines == ["snapshot of step 2 passed over: own-w00001.snap of n0: corrupt within MiB 0"]
     flip(tmp_path / "n1" / "peer-n0-w00001.snap", filled(W, 2)[4:8].tobytes())
-    check(back(tmp_path, ["n0", "n1"], HALVES), HALVES, 1, "memory")
+    check(back(tmp_path, ["n0", "n1"], swapped), swapped, 1, "memory")
+
+
+def test_a_node_reads_its_copy_of_another_nodes_snapshot_and_nothing_is_sent(tmp_path: Path) -> None:
+    """Three nodes, each with a copy of the one before it; the third is lost, and two workers go on."""
+    three, two = rows((0, 3), (3, 5), (5, 8)), rows((0, 4), (4, 8))
+    put(tmp_path / "n0", three, 0, 5)
+    put(tmp_path / "n0", three, 2, 5, prefix="peer-n2")
+    put(tmp_path / "n1", three, 1, 5)
+    put(tmp_path / "n1", three, 0, 5, prefix="peer-n0")
+    found = back(tmp_path, ["n0", "n1"], two)
+    check(found, two, 5, "peer")
+    # n0 lacks row 3, which n1 has; n1 lacks rows 5 to 7, which n0 has. A row is 6 numbers of 4 bytes.
+    assert [one[0].bytes_sent for one in found if one] == [3 * 24, 24]
+    for worker, prefix in ((0, "own"), (1, "peer-n1"), (2, "peer-n2")):
+        put(tmp_path / "all", three, worker, 5, prefix=prefix)
+        put(tmp_path / "n1", three, worker, 5, prefix=f"peer-{worker}")
+    found = back(tmp_path, ["all", "n1"], two)
+    check(found, two, 5, "peer")
+    assert [one[0].bytes_sent for one in found if one] == [0, 0]
+
+
+def test_a_copy_of_other_bytes_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    """A peer's copy of the same step that differs, as of an attempt that did not go on, counts for nothing."""
+    put(tmp_path / "n0", HALVES, 0, 3)
+    put(tmp_path / "n0", HALVES, 1, 3)
+    path = put(tmp_path / "n1", HALVES, 1, 9, prefix="peer-n0")
+    arena = Arena.open(path)
+    sums = arena.snapshots()[0].sums
+    arena.close()
+    path.unlink()
+    path = put(tmp_path / "n1", HALVES, 1, 3, prefix="peer-n0")
+    content = path.read_bytes()
+    again = Arena.open(path)
+    was = again.snapshots()[0].sums
+    again.close()
+    assert was != sums
+    old = filled(W, 3)[4:8].tobytes()
+    path.write_bytes(content.replace(old, filled(W, 9)[4:8].tobytes()))
+    lines: list[str] = []
+    check(back(tmp_path, ["n0", "n1"], HALVES, lines=lines), HALVES, 3, "memory")
+    assert lines == ["snapshot of step 3 passed over: peer-n0-w00001.snap of n1: corrupt within MiB 0"]
 
 
 def flip(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ the copy of one, each worker reads itself. What several nodes have, any of them 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -202,7 +203,9 @@ def _load(
             for span in plan:
                 own = [one for one in span.deliveries if group.rank in one.targets]
                 if own and group.rank in beside[span.part]:
-                    take(own, memory.read_once(manifest.parts[span.part], span.start, span.stop), span.start, filled)
+                    with contextlib.suppress(PartInvalid):  # it is noted, and no worker uses anything
+                        there = memory.read_once(manifest.parts[span.part], span.start, span.stop)
+                        take(own, there, span.start, filled)
             left = without_targets(plan, beside)
             near = find_host_peers(group, left)
             sent = fetch(manifest, arranged(left, near.hosts), memory, group, filled, near).bytes_sent
@@ -251,14 +254,23 @@ class _Memory:
             self.bad.setdefault(part.file, str(error))
 
     def read(self, part: Part, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop) of a snapshot, checked before, by us or by another worker of this node."""
-        self.bytes_read += stop - start
-        return self._look(part, start, memoryview(bytearray(stop - start)))
+        """Bytes [start, stop) of a snapshot, checked before, by us or by another worker of this node.
+
+        Raises PartInvalid, and notes it in `bad`, when they cannot be read any more.
+        """
+        return self._read(part, start, memoryview(bytearray(stop - start)))
 
     def read_once(self, part: Part, start: int, stop: int) -> memoryview:
         """The same; what is returned holds until the next call."""
-        self.bytes_read += stop - start
-        return self._look(part, start, self._room[: stop - start])
+        return self._read(part, start, self._room[: stop - start])
+
+    def _read(self, part: Part, start: int, room: memoryview) -> memoryview:
+        self.bytes_read += len(room)
+        try:
+            return self._look(part, start, room)
+        except (OSError, CheckpointError) as error:
+            self.bad.setdefault(part.file, str(error))
+            raise PartInvalid(f"{part.file}: {error}") from None
 
     def _look(self, part: Part, start: int, room: memoryview) -> memoryview:
         file, slot, seq = self._slots[part.file]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
-from holdfast.checkpoint.restore.memory import restore_from_memory
+from holdfast.checkpoint.restore.memory import _Memory, restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, always
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
@@ -194,6 +194,33 @@ def test_a_node_reads_its_copy_of_another_nodes_snapshot_and_nothing_is_sent(tmp
     found = back(tmp_path, ["all", "n1"], two)
     check(found, two, 5, "peer")
     assert [one[0].bytes_sent for one in found if one] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "target"),
+    [(["n0", "n1"], rows((4, 8), (0, 8))), (["n0", "n2", "n1"], rows((0, 4), (0, 8), (0, 4)))],
+    ids=["read for itself", "read for another node"],
+)
+def test_memory_that_is_lost_in_the_middle_costs_one_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: list[str], target: Layout
+) -> None:
+    """What was checked cannot be read any more when it is needed: the copy on another node is taken."""
+    put(tmp_path / "n1", HALVES, 0, 3)
+    put(tmp_path / "n0", HALVES, 1, 3)
+    put(tmp_path / "n1", HALVES, 1, 3, prefix="peer-n0")
+    lines, read = list[str](), _Memory._read
+
+    def lost(self: _Memory, part: Any, start: int, room: memoryview) -> memoryview:
+        if self._folder.name == "n0":
+            self._arenas.clear()
+            self._folder /= "lost"
+        return read(self, part, start, room)
+
+    monkeypatch.setattr(_Memory, "_read", lost)
+    check(back(tmp_path, nodes, target, lines=lines), target, 3, "peer")
+    assert [line.partition(" of n0: ")[0] for line in lines] == ["snapshot of step 3 passed over: own-w00001.snap"], (
+        "no other copy was in doubt"
+    )
 
 
 def test_a_copy_of_other_bytes_is_not_taken_for_the_same(tmp_path: Path) -> None:

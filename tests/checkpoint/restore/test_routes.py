@@ -129,7 +129,9 @@ def test_any_order_keeps_every_span_and_every_readers_order(data: st.DataObject)
     workers = st.integers(0, world - 1)
     drawn = st.tuples(workers, st.lists(workers, min_size=1, max_size=4, unique=True), st.integers(1, 64))
     plan = [span(reader, *sorted(to), num_bytes=size) for reader, to, size in data.draw(st.lists(drawn, max_size=20))]
-    hosts = data.draw(st.sampled_from(([], [f"h{rank}" for rank in range(world)], [f"h{r // 2}" for r in range(world)])))
+    hosts = data.draw(
+        st.sampled_from(([], [f"h{rank}" for rank in range(world)], [f"h{r // 2}" for r in range(world)]))
+    )
     found = arranged(plan, hosts)
     assert Counter(map(id, found)) == Counter(map(id, plan))
     done: Counter[int] = Counter()
@@ -189,9 +191,7 @@ def test_each_element_reaches_each_holder_once_and_none_is_read_twice(
 def crossed(layout: Layout, hosts: Sequence[str], found: Sequence[Restored | None]) -> int:
     """Bytes that have to cross: each element into each host that wants it and has not read it, counted one by one."""
     manifest = next(one.manifest for one in found if one)
-    readers = {
-        part: plan.reader for plan in read_plan(manifest, layout) for part in [manifest.parts[plan.part].file]
-    }
+    readers = {part: plan.reader for plan in read_plan(manifest, layout) for part in [manifest.parts[plan.part].file]}
     at: dict[tuple[str, tuple[int, ...]], str] = {}
     for part in manifest.parts:
         for entry in part.entries:

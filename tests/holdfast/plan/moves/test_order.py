@@ -10,7 +10,16 @@ from statistics import mean
 import pytest
 
 from holdfast.plan.moves.order import (
-    Algorithm, Choice, Task, arrange, by_load, by_rounds, exact, greedy, lower_bound, makespan,
+    Algorithm,
+    Choice,
+    Task,
+    arrange,
+    by_load,
+    by_rounds,
+    exact,
+    greedy,
+    lower_bound,
+    makespan,
 )  # fmt: skip
 
 

@@ -118,13 +118,14 @@ class Rank:
 
             def send(self, payload: Any, to: int, tag: int = 0) -> Any:
                 later = Later()
-                self._waiting.put((payload, to, tag, later))
+                self._waiting.put((payload, to, tag, later, time.monotonic()))
                 return later
 
             def _work(self) -> None:
                 while True:
-                    payload, to, tag, later = self._waiting.get()
-                    self._free = max(self._free, time.monotonic()) + len(payload) / (options.nic_mb_s * 1e6)
+                    payload, to, tag, later, queued = self._waiting.get()
+                    # From when it was queued, not from now: a thread that wakes late does not make the link slower.
+                    self._free = max(self._free, queued) + len(payload) / (options.nic_mb_s * 1e6)
                     time.sleep(max(self._free - time.monotonic(), 0.0))
                     later.sending = super().send(payload, to, tag)
                     later.begun.set()

@@ -112,6 +112,8 @@ def test_rounds_share_no_host_and_a_task_is_in_the_first_it_fits() -> None:
     chain = [Task(1, (0,), (1,)), Task(1, (1,), (2,)), Task(1, (2,), (3,)), Task(1, (3,), (0,))]
     assert by_rounds(chain) == ((0, 0), (2, 2), (1, 1), (3, 3))
     assert (makespan(chain, by_load(chain)), makespan(chain, by_rounds(chain))) == (4, 2)
+    same_receiver = [Task(1, (0,), (10,)), Task(1, (1,), (10,)), Task(1, (1,), (11,))]
+    assert by_rounds(same_receiver) == ((0, 0), (2, 1), (1, 1))
     # The longest first, from the sender that is free earliest, of two the lower one.
     tasks = [Task(1, (0, 1), (10,)), Task(5, (0,), (11,)), Task(1, (1, 0), (12,))]
     assert by_rounds(tasks) == ((0, 1), (1, 0), (2, 0))

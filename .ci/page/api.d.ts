@@ -242,6 +242,7 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    restore_sent_bytes?: number | null;
     imports_s?: number | null;
     hint?: string | null;
     generation_from: number | null;
@@ -698,6 +699,7 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    restore_sent_bytes?: number | null;
     imports_s?: number | null;
     hint?: string | null;
     generation_from: number | null;

@@ -229,7 +229,7 @@ def _train(
         first = manager.restore()
         if first and is_reporter:
             origin = config.checkpoint.store if manager.source == "store" else manager.source
-            print(f"restored step {first} from {origin}", flush=True)
+            print(f"restored step {first} from {origin}: {manager.traffic}", flush=True)
     if manager:
         manager.open()
         trainer.votes = manager.votes

@@ -43,6 +43,7 @@ TECHNIQUES = {
         Technique("P1", "1F1B", "Narayanan et al., SOSP 2019", "activations must be few", pipelines.one_f_one_b),
         Technique("P2", "Interleaved 1F1B", "Narayanan et al., SC 2021", "the bubble must shrink, backward stays whole",
                   pipelines.interleaved),
+        Technique("P3", "Zero bubble", "Qi et al., ICLR 2024", "the bubble must be smallest", pipelines.zero_bubble),
         Technique("C1", "Chimera", "Li and Hoefler, SC 2021",
                   "micro-batches are about as many as ranks, and weights fit twice", pipelines.chimera),
         Technique("C2", "GPipe", "Huang et al., NeurIPS 2019", "as a baseline", pipelines.gpipe),

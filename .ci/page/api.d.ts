@@ -9,6 +9,12 @@ declare namespace Api {
     figure: string;
     culprit: number;
   }
+  interface ActionTime {
+    kind: string;
+    stage: number;
+    seconds: number;
+    samples: number;
+  }
   interface AtRisk {
     worker: number | null;
     node: number | null;
@@ -378,6 +384,19 @@ declare namespace Api {
     bytes: number[];
     arrows: Record<string, number[]>;
   }
+  interface LateRank {
+    rank: number;
+    lane: number;
+    late_s: number | null;
+    late: string;
+    late_id: string;
+    own_s: number | null;
+    own: string;
+    own_id: string;
+    cause: string;
+    peer: number;
+    text: string;
+  }
   interface Layers {
     first: number;
     stop: number;
@@ -478,6 +497,30 @@ declare namespace Api {
     name: string;
     namespace: string;
     uid: string;
+  }
+  interface Predicted {
+    job: string;
+    name: string;
+    step: number;
+    times_of: number;
+    schedule: string;
+    own_order: boolean;
+    zero: number;
+    measured_s: number;
+    predicted_s: number;
+    measured_bubble: number;
+    predicted_bubble: number;
+    text: string;
+    ranks: LateRank[];
+    times: ActionTime[];
+    kinds: string[];
+    lane: number[];
+    kind: number[];
+    stage: number[];
+    micro_batch: number[];
+    turn: number[];
+    start: number[];
+    took: number[];
   }
   interface Problem {
     error: string;

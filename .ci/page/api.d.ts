@@ -370,6 +370,7 @@ declare namespace Api {
     last: number;
     ranks: number[];
     left_out: number;
+    planned: boolean;
     kinds: string[];
     groups: string[];
     rank: number[];

@@ -134,6 +134,7 @@ class Lanes(BaseModel):
     last: int
     ranks: list[int] = Field(description="Ranks with spans in this answer.")
     left_out: int = Field(description="Requested ranks that did not fit.")
+    planned: bool = Field(description="The job has reported a plan, from which its steps can be predicted.")
     kinds: list[str]
     groups: list[str]
     rank: list[int]

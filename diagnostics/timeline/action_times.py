@@ -66,7 +66,7 @@ def action_times(seen: StepActions) -> ActionTimes:
         known = _known(took[rows])
         if not len(known) and key[0] in COMPUTE:
             raise NotFound(
-                f"step {seen.step} has no span of {SPANS[key[0]]} on stage {key[1]}, so nothing says how long it takes; "
+                f"step {seen.step} has no span of {SPANS[key[0]]} on stage {key[1]}, so its time is unknown; "
                 f"choose another step"
             )
         work[key] = float(np.median(known)) if len(known) else 0.0

@@ -77,8 +77,8 @@ def _largest(values: Floats) -> Ints:
     return found
 
 
-Messages = dict[int, list[tuple[Floats, Floats, int]]]
-"""By row: of each message when it was due and when it was there, by line, and the row of its send."""
+Messages = dict[int, list[tuple[Floats, int]]]
+"""By row: of each message by how much it was awaited beyond when it was due, by line, and the row of its send."""
 
 
 def _ready(
@@ -107,8 +107,10 @@ def _ready(
             posted = free_at[receive] if receive >= 0 else np.zeros(start.shape[1])
             due = np.fmax(end[send], posted) + times.latency(seen.rows[send][1])
             ready[row] = np.fmax(ready[row], due)
-            there = end[receive] if receive >= 0 else due
-            messages.setdefault(row, []).append((due, there, send))
+            if receive >= 0:
+                # A receive that began after its message was due says nothing of when that came.
+                late = end[receive] - np.fmax(due, start[receive])
+                messages.setdefault(row, []).append((late, send))
     for row in seen.of(TOGETHER):
         ready[row] = np.fmax(ready[row], _last_to_come(seen, row)[predicted.lines])
     return ready, messages
@@ -139,7 +141,7 @@ def _cause(
     began_late = float(start[row, column] - ready[row, column])
     longer = float(end[row, column] - start[row, column] - took[row])
     late, send = max(
-        ((float(there[column] - due[column]), send) for due, there, send in messages.get(row, ())),
+        ((float(beyond[column]), send) for beyond, send in messages.get(row, ())),
         default=(0.0, -1),
     )
     by_message = min(late, began_late) if late > 0 else 0.0

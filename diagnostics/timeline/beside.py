@@ -20,6 +20,8 @@ Json = dict[str, Any]
 
 DRAWN = COMPUTE | {Op.REDUCE_GRAD}
 """What lanes show: computations and sums."""
+SHOWN_S = 5e-5
+"""A delay below this is none: texts give tenths of a millisecond."""
 NO_PLAN = "this job has no plan to predict from: only `holdfast train` (holdfast.trainer) reports one"
 
 
@@ -123,8 +125,8 @@ def name_of(action: Action) -> str:
 def own_text(late: Late, action: Action) -> str:
     """The largest delay that began on a rank, in words."""
     what, ms = name_of(action), f"{late.own_s * 1e3:.1f} ms"
-    if late.own_s <= 0:
-        return "no action was later than predicted by its own fault"
+    if late.own_s < SHOWN_S:
+        return "no delay began here"
     if late.cause is Cause.MESSAGE:
         return f"{what} waited {ms} longer than predicted for its message from rank {late.peer}"
     if late.cause is Cause.IDLE:
@@ -136,7 +138,7 @@ def _headline(rows: Sequence[Late], seen: StepActions) -> str:
     """The rank with the largest delay of its own, and how many came late after it."""
     known = [late for late in rows if late.row >= 0]
     worst = max(known, key=lambda late: late.own_s)
-    if worst.own_s <= 0:
+    if worst.own_s < SHOWN_S:
         return "no action came later than predicted"
     half = worst.own_s / 2
     others = sum(late is not worst and late.late_s >= half > late.own_s for late in known)

@@ -164,7 +164,9 @@ class LateRank(BaseModel):
     )
     own: str = Field(description="Which action that is, in words.")
     own_id: str
-    cause: str = Field(description="Of that delay: longer, message (late), idle (the rank was not at it); or empty.")
+    cause: str = Field(
+        description="Of that delay: longer, message (late), idle (its rank did or awaited something else); or empty."
+    )
     peer: int = Field(description="The rank that sent the late message; -1: none.")
     text: str = Field(description="That delay in one line.")
 

@@ -130,7 +130,7 @@ def own_text(late: Late, action: Action) -> str:
     if late.cause is Cause.MESSAGE:
         return f"{what} waited {ms} longer than predicted for its message from rank {late.peer}"
     if late.cause is Cause.IDLE:
-        return f"{what} ended {ms} late, though its rank was free and what it needs was there"
+        return f"{what} ended {ms} late: what it needs was there, and its rank did or awaited something else"
     return f"{what} took {ms} longer than predicted"
 
 

@@ -26,7 +26,7 @@ class Cause(StrEnum):
     MESSAGE = "message"
     """Its message was longer under way."""
     IDLE = "idle"
-    """All was there, and the rank did something else, or nothing."""
+    """All was there, and the rank did or awaited something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ function draw() {
   if (!scene || width < 120) return;
   scene.lane = laneHeight(scene.lanes.length, height, Boolean(scene.paired));
   drawTimeline(context, scene, { width, height, arrows, selected: state.selected.rank });
+  canvas.dataset.paired = scene.paired ? String(scene.paired.data.step) : "";
   timings.push(performance.now() - began);
   if (timings.length > 600) timings.shift();
 }

@@ -173,15 +173,18 @@ def test_a_prediction_has_the_colours_of_a_drawn_schedule() -> None:
         assert re.findall(rf"--plan-{name}: (#\w+);", css) == ["#" + "".join(f"{part:02x}" for part in COLOURS[op])]
 
 
+# Read from a copy, which may be read often.
 _INK = """(name) => {
-  const canvas = document.getElementById("timeline");
-  const context = canvas.getContext("2d");
-  const probe = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
-  probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
-  probe.fillRect(0, 0, 1, 1);
-  const [wanted] = new Uint32Array(probe.getImageData(0, 0, 1, 1).data.buffer);
-  const all = new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-  return all.filter((each) => each === wanted).length;
+  const drawn = document.getElementById("timeline");
+  const copy = Object.assign(document.createElement("canvas"), { width: drawn.width, height: drawn.height });
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
+  context.fillRect(0, 0, 1, 1);
+  const [wanted] = new Uint32Array(context.getImageData(0, 0, 1, 1).data.buffer);
+  context.clearRect(0, 0, 1, 1);
+  context.drawImage(drawn, 0, 0);
+  const found = new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer);
+  return found.filter((each) => each === wanted).length;
 }"""
 
 

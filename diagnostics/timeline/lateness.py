@@ -125,7 +125,7 @@ def _last_to_come(seen: StepActions, row: int) -> Floats:
         if action.op is Op.REDUCE_GRAD
         and (seen.rows[other][1].stage, seen.rows[other][1].turn // pipes) == (action.stage, action.turn // pipes)
     ]
-    began = np.fmax.reduce(seen.start[same or [row]], axis=0)
+    began: Floats = np.fmax.reduce(seen.start[same or [row]], axis=0)
     if "dp" not in seen.axes:
         return began
     folded = np.where(np.isnan(began), -np.inf, began).reshape(seen.sizes)

@@ -21,7 +21,11 @@ SHOWN = 25
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cpu-seconds", metavar="FILE", help="also write there, tab-separated, each test's setup, call, teardown, and its wall time")
+    parser.addoption(
+        "--cpu-seconds",
+        metavar="FILE",
+        help="also write there, tab-separated, each test's setup, call, teardown, and its wall time",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,7 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 class _Meter:
     def __init__(self, file: str | None) -> None:
-        self._file = Path(file).open("w", buffering=1) if file else None
+        self._file = Path(file) if file else None
+        if self._file:
+            self._file.write_text("test\tsetup\tcall\tteardown\twall\n")
         self._begun_s = consumed_s()
         self._cpu_s: dict[str, dict[str, float]] = defaultdict(lambda: {"setup": 0.0, "call": 0.0, "teardown": 0.0})
         self._wall_s: dict[str, float] = defaultdict(float)
@@ -56,7 +62,8 @@ class _Meter:
             self._wall_s[item.nodeid] += time.monotonic() - wall_s
         if self._file and name == "teardown":
             seconds = [*self._cpu_s[item.nodeid].values(), self._wall_s[item.nodeid]]
-            print(item.nodeid, *(f"{one:.3f}" for one in seconds), sep="\t", file=self._file)
+            with self._file.open("a") as file:  # at once: a long run can be read while it goes on
+                print(item.nodeid, *(f"{one:.3f}" for one in seconds), sep="\t", file=file)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         totals = {test: sum(phases.values()) for test, phases in self._cpu_s.items()}
@@ -68,10 +75,6 @@ class _Meter:
         for what in (files, totals):
             for name, seconds in sorted(what.items(), key=lambda pair: -pair[1])[:SHOWN]:
                 say(f"{seconds:8.2f} s  {name}")
-
-    def pytest_unconfigure(self) -> None:
-        if self._file:
-            self._file.close()
 
 
 def consumed_s() -> float:

@@ -68,7 +68,8 @@ def _merge(config: Config, sections: Mapping[str, Any], source: str) -> Config:
 
 
 def _fill(part: Any, section: str, values: Mapping[str, Any], source: str) -> Any:
-    types, entries = _types(type(part)), {entry.name: entry for entry in fields(part)}
+    kind: Any = type(part)  # mypy has a type[Any] that is not hashable
+    types, entries = _types(kind), {entry.name: entry for entry in fields(part)}
     changed = {}
     for key, value in values.items():
         if key not in types:

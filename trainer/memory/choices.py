@@ -125,7 +125,7 @@ def _makespan(computations: Plan, backward: float, chunks: int) -> float:
 
 def _replicas(config: Config, layout: TrainerLayout, flops: float, samples: int) -> float:
     """Seconds for what replicas send each other: see the table in trainer/optim/replicas.py."""
-    if layout.dp == 1:
+    if layout.replicas == 1:
         return 0.0
     # 6 operations a parameter and token: near enough to order alternatives.
     parameters = flops / 6 / (samples * config.data.seq_len) / (layout.pp * layout.tp)
@@ -135,7 +135,7 @@ def _replicas(config: Config, layout: TrainerLayout, flops: float, samples: int)
         times = 3
     elif parallel.zero == 3 and parallel.zero_reduce == "last":
         times = 2 * count + 1
-    return times * parameters * WORD[config.train.dtype] * (layout.dp - 1) / layout.dp / BANDWIDTH
+    return times * parameters * WORD[config.train.dtype] * (layout.replicas - 1) / layout.replicas / BANDWIDTH
 
 
 def _variants(config: Config, schedules: Collection[str]) -> Iterator[Config]:

@@ -84,7 +84,7 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
         own = [stage for stage, _ in layout.held_by(rank)]
         runs = max(_runs(order, stage) for stage in own)
         held_by_rank = [parameters[stage] for stage in own]
-        of_rank = states(config, held_by_rank, layout.dp, layout.pipes, layout.local_micro_batches, runs)
+        of_rank = states(config, held_by_rank, layout.replicas, layout.local_micro_batches, runs)
         ranks.append(_kinds(of_rank, held, order, own, device))
     return Expected(layout, tuple(ranks), sum(p.elements(1) for p in _once(shapes)), computations)
 
@@ -196,7 +196,7 @@ def _inputs(held: _Held, stages: Sequence[int]) -> int:
 
 
 def _parameters(config: Config, layout: TrainerLayout, shapes: Sequence[HeldParameter]) -> Parameters:
-    rows = layout.dp if config.parallel.zero else 1
+    rows = layout.replicas if config.parallel.zero else 1
     units: dict[str, int] = {}
     for one in shapes:
         unit = ".".join(one.name.split(".")[: 2 if one.name.startswith("layers.") else 1])

@@ -78,12 +78,13 @@ BUCKET = 25 << 20
 """As trainer/optim/buckets.py has it."""
 
 
-def states(config: Config, stages: Sequence[Parameters], dp: int, pipes: int, micro_batches: int, runs: int) -> States:
+def states(config: Config, stages: Sequence[Parameters], replicas: int, micro_batches: int, runs: int) -> States:
     """What a rank with these stages keeps.
 
-    `micro_batches` of one replica; `runs`: how often a stage's backwards are interrupted by another stage's, and one.
+    `replicas` hold each of them, in all pipes; `micro_batches` of one; `runs`: how often a stage's backwards are
+    interrupted by another stage's, and one.
     """
-    word, zero = words(config), config.parallel.zero if dp > 1 else 0
+    word, zero = words(config), config.parallel.zero if replicas > 1 else 0
     whole, shard = (sum(getattr(one, name) for one in stages) for name in ("whole", "shard"))
     largest = max(one.whole for one in stages)
     # The optimizer's float32 gradients of bfloat16 ones, of its own shards; LAMB's two lists of changes.
@@ -93,7 +94,7 @@ def states(config: Config, stages: Sequence[Parameters], dp: int, pipes: int, mi
     kept = States(word.weight * shard, word.optimizer * shard, 0, 0, 0, step)
     if not zero:
         bucket = 0
-        if dp > 1 or pipes > 1:
+        if replicas > 1:
             size = 4 if word.is_coarse else word.weight
             # Those of bfloat16 wait beside their gradients until all have come; others take the gradients' place.
             bucket = size * whole if word.is_coarse else min(BUCKET, size * largest)

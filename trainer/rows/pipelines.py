@@ -12,7 +12,7 @@ from statistics import mean
 from holdfast.plan.dynamic import jittered, simulate_ready
 from holdfast.plan.memory import in_flight, replicas
 from holdfast.plan.plan import Op
-from holdfast.plan.simulate import Latency, Timeline, durations, simulate
+from holdfast.plan.simulate import Duration, Latency, Timeline, durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.rows.row import Row
 from holdfast.trainer.schedules.table import SCHEDULES
@@ -113,7 +113,8 @@ def chimera() -> Iterator[Row]:
 
 def _shared_by_pipes() -> Iterator[Row]:
     """Every stage has 2f replicas in each of w pipelines: r ranks, over which its gradients are summed and its
-    optimizer state is cut. A sum over r ranks takes 2(r-1)/r of what it sums from each, half of that to gather or to scatter."""
+    optimizer state is cut. A sum over r ranks takes 2(r-1)/r of what it sums from each, to gather or to scatter half of
+    that."""
     from holdfast.trainer.optim.traffic import traffic  # late: with torch
 
     d, layers, width, vocab = 4, 8, 64, 256
@@ -151,14 +152,15 @@ def _exposed_by_pipes() -> Iterator[Row]:
         for sync, exposed in (("end", 2 * c), ("eager", c), ("eager-opt", c)):
             orders = SCHEDULES["chimera"].build(d, 2, d)
             plan = job_plan(layout, "chimera", d, orders, zero=zero, sync=sync)
-            work = durations(F, B)
-            took = [
-                simulate(plan, lambda a, x=x: x if a.op is Op.REDUCE_GRAD else work(a), by_resource=True).makespan  # type: ignore[misc]
-                for x in (c, 0.0)
-            ]
+            took = [simulate(plan, _with_sums(x), by_resource=True).makespan for x in (c, 0.0)]
             yield Row(
                 f"exposed of sums of {c:g}, {sync}, D {d}, N {d}, dp {w}, ZeRO {zero}", exposed, took[0] - took[1]
             )
+
+
+def _with_sums(seconds: float) -> Duration:
+    work = durations(F, B)
+    return lambda action: seconds if action.op is Op.REDUCE_GRAD else work(action)
 
 
 def axonn() -> Iterator[Row]:

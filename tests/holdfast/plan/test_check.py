@@ -91,8 +91,7 @@ def test_faults_are_named(old: str, new: str, says: str) -> None:
 
 def test_replicas_gather_in_one_order() -> None:
     gather = {"0F0+1,1RECV": "0UNSHARD,1UNSHARD@1,0F0+1,1RECV", "0F2@1,0SEND": "0UNSHARD@1,1UNSHARD,0F2@1,0SEND"}
-    for old, new in gather.items():
-        assert old in BOTH_WAYS
+    assert all(old in BOTH_WAYS for old in gather)
     good = BOTH_WAYS
     for old, new in gather.items():
         good = good.replace(old, new)

@@ -24,6 +24,8 @@ LAYOUTS = {
     "pp-mixed": (2, ["parallel.pp=2", "train.recompute=full,none"]),
     "pp-interleaved": (2, ["parallel.pp=2", "parallel.schedule=interleaved"]),
     "pp-chimera": (2, ["parallel.pp=2", "parallel.schedule=chimera"]),
+    "pp-chimera-zero0": (2, ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=0"]),
+    "pp-chimera-dp-zero2": (4, ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=2"]),
     "pp-zbv": (2, ["parallel.pp=2", "parallel.schedule=zbv"]),
     "pp-tied": (2, ["parallel.pp=2", "model.tied=true"]),
     **{f"zero-{zero}": (2, [f"parallel.zero={zero}"]) for zero in range(4)},
@@ -34,7 +36,12 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+FAST = ("pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in LAYOUTS]
+)
 def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     world, settings = LAYOUTS[name]
     argv = [*tiny, *(word for setting in settings for word in ("--set", setting))]

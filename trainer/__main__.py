@@ -29,6 +29,7 @@ _FLAGS: dict[str, tuple[str, type, str]] = {
     "--dp": ("parallel.dp", int, "replicas; default: world size / (pp x tp)"),
     "--tp": ("parallel.tp", int, "ranks that share every layer"),
     "--schedule": ("parallel.schedule", str, "order of the pipeline's computations: see holdfast schedules"),
+    "--optimizer": ("optim.name", str, "how parameters change: adamw, lamb, sgd or dp-kfac"),
     "--rendezvous": ("parallel.rendezvous", str, "where ranks meet: env, or redis://HOST:PORT/DB"),
     "--data": ("data.path", str, "folder of text; default: Python's own library"),
     "--store": ("checkpoint.store", str, "where checkpoints go, as file:///path"),

@@ -10,6 +10,7 @@ from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.checks import obstacle
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
     if pp * dp * tp != world:
         return f"pp x dp x tp is {pp * dp * tp}, the world size is {world}"
     if (unfit := obstacle(config, tp, stages)) is not None:
+        return unfit
+    if (unfit := OPTIMIZERS[config.optim.name].obstacle(dp, tp, config.parallel.zero, layout.pipes)) is not None:
         return unfit
     if config.parallel.shard_vocabulary and vocab % tp:
         return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"

@@ -16,6 +16,8 @@ class Sgd(Averaging):
     @torch.no_grad()
     def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
         assert bad is None
+        if not self._shards:
+            return
         held = self._averages["momentum"]
         torch._foreach_mul_(held, self.config.momentum)
         torch._foreach_add_(held, self._grads())

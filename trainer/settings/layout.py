@@ -114,8 +114,6 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"pp x dp x tp is {pp * dp * tp}, the world size is {world}"
     if (unfit := obstacle(config, tp, stages)) is not None:
         return unfit
-    if (unfit := OPTIMIZERS[config.optim.name].obstacle(dp, tp, config.parallel.zero, layout.pipes)) is not None:
-        return unfit
     if config.parallel.shard_vocabulary and vocab % tp:
         return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"
     if model.layers < stages:
@@ -136,7 +134,7 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
-    return None
+    return OPTIMIZERS[config.optim.name].obstacle(dp, tp, config.parallel.zero, layout.pipes)
 
 
 def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:

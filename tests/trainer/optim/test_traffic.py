@@ -54,6 +54,9 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "all": ((2, 2, 2), ["parallel.zero=2", "model.tied=true", "parallel.sequence=true"]),
     "all, zero 0": ((2, 2, 2), ["parallel.zero=0", "model.tied=true", "parallel.sequence=true"]),
     "gated": ((1, 2, 2), ["parallel.zero=1", "parallel.sequence=true", "model.block=serial", "model.mlp=swiglu"]),
+    "dp-kfac": ((1, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac"]),
+    "dp-kfac of 4": ((1, 4, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_form=eigen"]),
+    "dp-kfac stages": ((2, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_owners=round-robin"]),
     "bfloat16": ((1, 2, 1), ["parallel.zero=1", "train.dtype=bfloat16"]),
 }
 FAST = ("tp", "zero 1")

@@ -1,7 +1,7 @@
 """Work that may be done at any time between two computations, into the time in which ranks wait for each other. Pure.
 
-Of a step's schedule nothing moves: what is put in ends before the rank's next computation would begin (the greedy fill of
-PipeFisher; Osawa et al., MLSys 2023). What finds no room is done in the next step's bubbles, before that step's own.
+Of a step's schedule nothing moves: what is put in ends before the rank's next computation would begin (the greedy fill
+of PipeFisher; Osawa et al., MLSys 2023). What finds no room is done in the next step's bubbles, before that step's own.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ class Filled:
 
 
 def second_order(plan: Plan) -> list[list[Filler]]:
-    """What K-FAC does on each pipeline rank besides preconditioning: for each micro-batch the factor of a stage's inputs
-    behind its forward (an even turn) and that of its gradients behind its backward (an odd one), then one inversion.
+    """What K-FAC does on each pipeline rank besides preconditioning: for each micro-batch the factor of a stage's
+    inputs behind its forward (an even turn), that of its gradients behind its backward (an odd one), then an inversion.
     """
     found: list[list[Filler]] = []
     for order in plan.orders:
@@ -103,8 +103,8 @@ def _settled(
 def _step(
     gaps: Sequence[_Gap], carried: Sequence[Filler], own: Sequence[Filler], line: Timeline, duration: Duration
 ) -> tuple[_Placed, list[Filler]]:
-    """One step: what is done in which gap, and what is left over of its own work. What was `carried` from the step before
-    and finds no room again is done at the end."""
+    """One step: what is done in which gap, and what is left over of its own work. What was `carried` from the step
+    before and finds no room again is done at the end."""
     waiting = {one.action.id for one in carried}
     late, fresh, done = list(carried), list(own), set[str]()
     placed: _Placed = []

@@ -51,7 +51,7 @@ def alone(is_alone: bool) -> Iterator[None]:
 @contextmanager
 def watching(watchers: Mapping[int, Callable[[Tensor, Tensor], None]]) -> Iterator[None]:
     """As long as this lasts, backward hands what a matrix was multiplied with, (..., in), and the gradient of what came
-    of it, (..., out), to its watcher, by id of the parameter: once for each product. What is recomputed is none more."""
+    of it, (..., out), to its watcher, by id of the parameter: once for each product, recomputed or not."""
     global _watchers
     before, _watchers = _watchers, watchers
     try:

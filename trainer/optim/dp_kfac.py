@@ -97,7 +97,7 @@ class DpKfac(UpdateRule):
                 assert work is not None
                 work.wait()
         for owner, one in flat.items():
-            parts = one.split([found[number].numel() for number in of_owner[owner]])
+            parts = torch.split(one, [found[number].numel() for number in of_owner[owner]])
             for number, part in zip(of_owner[owner], parts, strict=True):
                 found[number] = part.view_as(found[number])
         return found

@@ -77,7 +77,8 @@ class Factors:
         if self._form == "inverse":
             return out @ grad @ into
         scale = torch.outer(self.state["values_out"], self.state["values_in"]) + damping
-        return out @ (out.t() @ grad @ into / scale) @ into.t()
+        result: Tensor = out @ (out.t() @ grad @ into / scale) @ into.t()
+        return result
 
 
 def damped_inverse(factor: Tensor, damping: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every optimizer is to the trainer, and what most of them have in common. Which there are: settings/optimizers.py.
+"""What every optimizer is to the trainer, and what most have in common. Which there are: settings/optimizers.py.
 
 A rule works on plain tensors in place and keeps its averages by the parameter's place in the list. Elementwise rules
 need no more than their own shards' gradients; others (LAMB, DP-KFAC) ask their peers.

@@ -75,9 +75,9 @@ def test_a_gap_is_longer_than_its_filler_by_the_margin() -> None:
     """Rank 1 of 1F1B is idle for F = 1 before its first forward and for B = 2 behind its last backward."""
     plan = SCHEDULES["1f1b"].plan(2, 1, 2)
     for seconds, fits in ((2 / (1 + MARGIN) - 1e-6, True), (2 / (1 + MARGIN) + 1e-6, False)):
-        one = Filler(Action(Op.SNAP, 1), ("1B1",))
-        duration: Duration = lambda a, s=seconds: s if a.op is Op.SNAP else durations(1, 2)(a)  # type: ignore[misc]
-        assert (fill(plan, [[], [one]], duration).late == set()) == fits
+        table = {Op.SNAP: seconds, Op.FORWARD: FORWARD, Op.BACKWARD: BACKWARD}
+        found = fill(plan, [[], [Filler(Action(Op.SNAP, 1), ("1B1",))]], lambda action, of=table: of[action.op])
+        assert (found.late == set()) == fits
 
 
 @settings(deadline=None, max_examples=40)

@@ -20,7 +20,11 @@ from holdfast.trainer.run.preflight import check_job
         (["--tp", "3"], 3, "model.heads = 8 is not divisible by tp"),
         (["--tp", "2"], 3, "pp x dp x tp is 2, the world size is 3"),
         (["--pp", "2", "--set", "parallel.chunks=2"], 2, "needs parallel.schedule to be one of"),
-        (["--optimizer", "dp-kfac", "--tp", "2"], 2, "optim.name = dp-kfac needs whole matrices, and tp ranks split them"),
+        (
+            ["--optimizer", "dp-kfac", "--tp", "2"],
+            2,
+            "dp-kfac needs whole matrices, and tp ranks split them",
+        ),
         (["--optimizer", "dp-kfac", "--dp", "2"], 2, "parallel.zero = 1 shards them .set parallel.zero = 0"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),

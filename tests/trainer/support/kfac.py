@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def recorded(names: Mapping[int, str]) -> Iterator[dict[str, Rows]]:
         outputs = tuple(torch.nn.functional.linear(x, weight) for weight in weights)
         for weight, output in zip(weights, outputs, strict=True):
             if output.requires_grad:
-                output.register_hook(lambda grad, name=names[id(weight)]: note(name, x, grad))  # type: ignore[misc]
+                output.register_hook(partial(note, names[id(weight)], x))
         return outputs
 
     def note(name: str, x: Tensor, grad: Tensor) -> None:
@@ -99,7 +100,7 @@ def recorded(names: Mapping[int, str]) -> Iterator[dict[str, Rows]]:
 
 
 def alone(folder: Path, argv: list[str]) -> dict[str, Any]:
-    """One process: after each step, how far the trainer's matrices are from `PlainKfac`'s, as a share of their change."""
+    """One process: how far matrices are from `PlainKfac`'s after each step, as a share of their change so far."""
     torch.set_num_threads(1)
     with joined(argv) as rank:
         trainer, twin = rank.trainer(), rank.trainer()

@@ -71,7 +71,7 @@ def measured(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--steps", type=int, default=150)
+    options.add_argument("--steps", type=int, default=100)
     options.add_argument("--target", type=float, default=3.0)
     options.add_argument("--only", choices=SYSTEMS)
     options.add_argument("--json", action="store_true")

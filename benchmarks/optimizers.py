@@ -1,6 +1,6 @@
 """Which optimizer a small language model learns with fastest: steps and seconds to a loss, each at its best rate.
 
-python benchmarks/optimizers.py [--steps 150] [--target 3.0] [--only dp-kfac] [--json]
+python benchmarks/optimizers.py [--steps 80] [--target 3.5] [--only dp-kfac] [--json]
 
 One process, the standard library's sources, bytes. Of each optimizer all rates of a short list are run; its row is the
 run that takes the fewest steps to the target, or ends lowest. A loss is the mean of the last five steps. Seconds are the
@@ -71,8 +71,8 @@ def measured(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--steps", type=int, default=100)
-    options.add_argument("--target", type=float, default=3.0)
+    options.add_argument("--steps", type=int, default=80)
+    options.add_argument("--target", type=float, default=3.5)
     options.add_argument("--only", choices=SYSTEMS)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()

@@ -89,4 +89,5 @@ def damped_inverse(factor: Tensor, damping: float) -> Tensor:
         return torch.cholesky_inverse(root)
     # Damping is lost in the rounding of the largest eigenvalue: negative ones are rounding too.
     values, vectors = torch.linalg.eigh(factor)
-    return vectors / (values.clamp_(min=0) + damping) @ vectors.t()
+    result: Tensor = vectors / (values.clamp_(min=0) + damping) @ vectors.t()
+    return result

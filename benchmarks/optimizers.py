@@ -3,8 +3,8 @@
 python benchmarks/optimizers.py [--steps 80] [--target 3.5] [--only dp-kfac] [--json]
 
 One process, the standard library's sources, bytes. Of each optimizer all rates of a short list are run; its row is
-the run that takes the fewest steps to the target, or ends lowest. A loss is the mean of the last five steps. Seconds are
-the median step's, the first three left out, times the steps.
+the run that takes the fewest steps to the target, or ends lowest. A loss is the mean of the last five steps.
+Seconds are the median step's, the first three left out, times the steps.
 """
 
 import argparse

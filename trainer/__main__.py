@@ -31,6 +31,7 @@ _FLAGS: dict[str, tuple[str, type, str]] = {
     "--tp": ("parallel.tp", int, "ranks that share every layer"),
     "--zero": ("parallel.zero", int, "ZeRO stage, 0 to 3: what replicas share of the model's state"),
     "--schedule": ("parallel.schedule", str, "order of the pipeline's computations: see holdfast schedules"),
+    "--optimizer": ("optim.name", str, "how parameters change: adamw, lamb, sgd or dp-kfac"),
     "--rendezvous": ("parallel.rendezvous", str, "where ranks meet: env, or redis://HOST:PORT/DB"),
     "--data": ("data.path", str, "folder of text; default: Python's own library"),
     "--store": ("checkpoint.store", str, "where checkpoints go, as file:///path"),

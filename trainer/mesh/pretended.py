@@ -18,15 +18,15 @@ from holdfast.trainer.settings.layout import TrainerLayout
 
 
 @contextmanager
-def rank_of(layout: TrainerLayout) -> Iterator[RankMesh]:
-    """Rank 0 of such a job, on torch's fake backend. Only where no process group exists yet."""
+def rank_of(layout: TrainerLayout, rank: int = 0) -> Iterator[RankMesh]:
+    """A rank of such a job, on torch's fake backend. Only where no process group exists yet."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     store = FakeStore()
-    dist.init_process_group("fake", store=store, rank=0, world_size=layout.world)
+    dist.init_process_group("fake", store=store, rank=rank, world_size=layout.world)
     try:
         ranks = torch.arange(layout.world).view(layout.pp, layout.dp, layout.tp)
         mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("pp", "dp", "tp"))
-        yield RankMesh(layout, torch.device("cpu"), mesh, 0, 0, 0, store, timedelta(seconds=60))
+        yield RankMesh(layout, torch.device("cpu"), mesh, *layout.coordinate(rank), store, timedelta(seconds=60))
     finally:
         dist.destroy_process_group()

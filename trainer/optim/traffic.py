@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.model.model import DTYPES, ModelShape
 from holdfast.trainer.optim.contributions import Contributions
+from holdfast.trainer.optim.matrices import is_preconditioned
 from holdfast.trainer.optim.slices import TIED
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -46,6 +47,8 @@ class StepBytes:
     """Activations and their gradients between stages, and the two copies of a tied embedding."""
     replicas: int
     """Gathered parameters and reduced gradients."""
+    optimizer: int
+    """Preconditioned gradients, from their owners to the other replicas. Factors never go anywhere."""
     world: int
     """Loss and gradient norm."""
 
@@ -95,6 +98,7 @@ def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int) -> St
         _tensor(config, layout, stages),
         _pipeline(config, layout, vocab),
         _replicas(config, layout, plan, stages),
+        _optimizer(config, layout, stages),
         world,
     )
 
@@ -138,6 +142,13 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
         holders = 1 if config.parallel.shard_vocabulary else layout.tp
         total += 2 * vocab * config.model.d_model * _item(config) * holders * _copies(config, layout)
     return total
+
+
+def _optimizer(config: Config, layout: TrainerLayout, stages: list[list[HeldParameter]]) -> int:
+    """(P-1) sum_l numel(l), in float32 or finer; and between stages 8 bytes of each replica for the KL clip."""
+    held = [one for stage in stages for one in stage if is_preconditioned(config.optim, one.name, one.shape)]
+    clip = 2 * (layout.pp - 1) * 8 * layout.dp if config.optim.name == "dp-kfac" and config.optim.kl_clip else 0
+    return (layout.dp - 1) * sum(one.elements(1) for one in held) * max(4, _item(config)) + clip
 
 
 def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]]) -> int:

@@ -108,7 +108,8 @@ class Stage:
                 if self.is_first:
                     kept.of_output = of_output
                     continue
-                with self.state.backward(is_last=False, is_whole=False):
+                # Products are gone through again in the other half, and watched there.
+                with accumulate.watching({}), self.state.backward(is_last=False, is_whole=False):
                     (grad,), kept.groups = stage_backward_input(
                         [kept.output], None if of_output is None else [of_output], [kept.x], self.module.parameters()
                     )

@@ -16,6 +16,7 @@ from holdfast.trainer.rows import (
     transfers,
 )
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
+from holdfast.trainer.rows.optim import second_order
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
@@ -67,6 +68,8 @@ TECHNIQUES = {
         Technique("C12", "Partial backward", "Rana et al., DistributedML 2021",
                   "several jobs share GPUs, and gradients of fewer data will do for the first layers",
                   replicas.partial_backward),
+        Technique("C11", "DP-KFAC", "Zhang et al., arXiv 2206.15143",
+                  "steps are dear, and matrices small enough to invert", second_order.dp_kfac),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "a tensor must move to another layout", transfers.resharding),
     )

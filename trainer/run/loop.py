@@ -24,6 +24,7 @@ from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
 from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
+from holdfast.trainer.model import accumulate
 from holdfast.trainer.model.loss import is_split, mean_loss
 from holdfast.trainer.model.model import Moment
 from holdfast.trainer.model.tensor_parallel import hash_of
@@ -80,7 +81,8 @@ class Trainer:
         sums = GradientSums(self.slices, mesh, config.parallel.sequence)
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
-        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
+        rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
+        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows)
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
@@ -100,7 +102,8 @@ class Trainer:
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
-        self.executor.step(inputs, targets)
+        with accumulate.watching(self.optimizer.watchers()):
+            self.executor.step(inputs, targets)
         self.optimizer.collect()
 
     def step(self, step: int) -> Totals:

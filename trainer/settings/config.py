@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +145,14 @@ class TransportConfig:
 class OptimConfig:
     """The optimizer."""
 
-    name: Literal["adamw", "lamb", "sgd"] = "adamw"
-    """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use."""
+    name: str = field(default="adamw", metadata={"choices": OPTIMIZERS})
+    """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use. dp-kfac multiplies
+    matrices' gradients with the inverse of their curvature (DP-KFAC)."""
     lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.95
     momentum: float = 0.9
-    """For sgd."""
+    """For sgd, and behind dp-kfac."""
     eps: float = 1e-8
     weight_decay: float = 0.1
     """Applied to matrices only."""
@@ -169,6 +171,27 @@ class OptimConfig:
     """lamb: lower bound of a tensor's norm; 0: none."""
     trust_high: float = 0.0
     """lamb: upper bound of a tensor's norm; 0: none."""
+    damping: float = 0.003
+    """dp-kfac: added to the curvature before it is inverted. Higher is closer to sgd, with a smaller step."""
+    kl_clip: float = 0.001
+    """dp-kfac: preconditioned gradients are scaled down until their product with the gradients is this over lr^2; 0:
+    never."""
+    factor_every: int = 1
+    """dp-kfac: steps between updates of the factors. More save their products, and follow the curvature later."""
+    invert_every: int = 10
+    """dp-kfac: steps between inversions of the factors."""
+    factor_decay: float = 0.95
+    """dp-kfac: what remains of a factor when a step's is added to it, 0 to below 1."""
+    kfac_form: Literal["inverse", "eigen"] = "inverse"
+    """dp-kfac: inverse damps each of a matrix's two factors, eigen their product, which takes longer."""
+    kfac_owners: Literal["cost", "round-robin"] = "cost"
+    """dp-kfac: which replica has a matrix's factors. cost: all have about as much work. round-robin: in turn."""
+    kfac_largest: int = 4096
+    """dp-kfac: matrices with a longer side are updated as vectors and embeddings are."""
+    kfac_others: Literal["sgd", "adamw"] = "sgd"
+    """dp-kfac: what updates vectors, embeddings and large matrices."""
+    kfac_others_lr: float = 0.0
+    """dp-kfac: lr of those, with the same warmup and decay; 0: lr."""
 
 
 @dataclass(frozen=True, slots=True)

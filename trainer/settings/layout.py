@@ -10,6 +10,7 @@ from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.checks import obstacle
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if layout.replicas > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
-    return None
+    return OPTIMIZERS[config.optim.name].obstacle(dp, tp, config.parallel.zero, layout.pipes)
 
 
 def _unfit_pipes(config: Config, pp: int) -> str | None:

@@ -59,6 +59,9 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "gated": ((1, 2, 2), ["parallel.zero=1", "parallel.sequence=true", "model.block=serial", "model.mlp=swiglu"]),
     "partial backward": ((1, 4, 1), ["parallel.zero=0", "parallel.partial_backward=4"]),
     "partial backward in twos": ((1, 4, 1), ["parallel.zero=0", "parallel.partial_backward=2", "model.norm=layer"]),
+    "dp-kfac": ((1, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac"]),
+    "dp-kfac of 4": ((1, 4, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_form=eigen"]),
+    "dp-kfac stages": ((2, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_owners=round-robin"]),
     "bfloat16": ((1, 2, 1), ["parallel.zero=1", "train.dtype=bfloat16"]),
 }
 FAST = ("tp", "zero 1")

@@ -57,6 +57,12 @@ from holdfast.trainer.run.preflight import check_job
             "set parallel.zero to 2 or",
         ),
         (["--pp", "2", "--set", "parallel.replica_sync=eager"], 2, "1f1b has one pipe"),
+        (
+            ["--optimizer", "dp-kfac", "--tp", "2"],
+            2,
+            "dp-kfac needs whole matrices, and tp ranks split them",
+        ),
+        (["--optimizer", "dp-kfac", "--dp", "2"], 2, "parallel.zero = 1 shards them .set parallel.zero = 0"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),
     ],

@@ -8,14 +8,14 @@ go to other replicas and the optimizer steps: the larger of the two counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
 from holdfast.plan.memory import peak
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Layers, Mesh, Op, Order, Plan
 from holdfast.plan.recompute import Kept, StageBytes, stage_aware
 from holdfast.trainer.memory.activations import Activations, count
-from holdfast.trainer.memory.states import Parameters, States, states
+from holdfast.trainer.memory.states import Parameters, States, curvature, states
 from holdfast.trainer.optim.traffic import HeldParameter, held_by
 from holdfast.trainer.pipeline.recompute import add_recompute, kinds
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
@@ -85,6 +85,9 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
         runs = max(_runs(order, stage) for stage in own)
         held_by_rank = [parameters[stage] for stage in own]
         of_rank = states(config, held_by_rank, layout.replicas, layout.local_micro_batches, runs)
+        names = [(one.name, one.shape) for stage in own for one in shapes[stage]]
+        beside = curvature(config, names, layout.replicas)
+        of_rank = replace(of_rank, optimizer=of_rank.optimizer + beside)
         ranks.append(_kinds(of_rank, held, order, own, device))
     return Expected(layout, tuple(ranks), sum(p.elements(1) for p in _once(shapes)), computations)
 

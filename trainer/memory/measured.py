@@ -68,6 +68,7 @@ class Gauge:
     def result(self) -> Measured:
         """After a step: the optimizer's averages are there."""
         states = [tensor for piece in self._optimizer.slices for tensor in self._optimizer.state(piece).values()]
+        states += self._optimizer.owned().values()
         return Measured(
             num_bytes(piece.shard for piece in self._optimizer.all),
             self._gradients,

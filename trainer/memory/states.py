@@ -6,14 +6,16 @@ Two counts: that of the ZeRO paper, and that of this trainer, whose shards lie a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.trainer.optim.matrices import cost, is_preconditioned, owners
 from holdfast.trainer.settings.config import Config
 
 WORD = {"float32": 4, "bfloat16": 2, "float64": 8}
-AVERAGES = {"adamw": 2, "lamb": 2, "sgd": 1}
-"""Numbers that an optimizer keeps of a parameter."""
+AVERAGES = {"adamw": 2, "lamb": 2, "sgd": 1, "dp-kfac": 1}
+"""Numbers that an optimizer keeps of a parameter. What DP-KFAC keeps beside them is `curvature`."""
 
 
 def paper_bytes(parameters: float, replicas: int, zero: int, optimizer: float = 12.0) -> float:
@@ -72,6 +74,22 @@ class States:
     """Copies of gradients on their way to other replicas, while micro-batches are under way..."""
     at_end: int
     """... and behind the last one, or in the optimizer's step: activations have gone."""
+
+
+def curvature(config: Config, held: Sequence[tuple[str, Sequence[int]]], replicas: int) -> int:
+    """Bytes that DP-KFAC keeps of these parameters (name, shape) at the fullest of their owners: of a matrix two
+    factors, and for each its inverse, or eigenvectors and values; of other parameters AdamW's second average."""
+    if config.optim.name != "dp-kfac":
+        return 0
+    matrices = [shape for name, shape in held if is_preconditioned(config.optim, name, shape)]
+    rows = config.train.micro_batches // replicas * config.train.micro_batch_size * config.data.seq_len
+    whose = owners([cost(shape, rows) for shape in matrices], replicas, config.optim.kfac_owners)
+    load = [0] * replicas
+    for owner, shape in zip(whose, matrices, strict=True):
+        load[owner] += sum(2 * size**2 + size * (config.optim.kfac_form == "eigen") for size in shape)
+    others = sum(math.prod(shape) for name, shape in held if not is_preconditioned(config.optim, name, shape))
+    numbers = max(load) + others * (config.optim.kfac_others == "adamw")
+    return numbers * (4 if config.train.dtype == "bfloat16" else WORD[config.train.dtype])
 
 
 BUCKET = 25 << 20

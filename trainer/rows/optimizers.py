@@ -31,8 +31,8 @@ def _trained(decay: float, steps: int) -> tuple[list[list[float]], list[list[flo
     import torch
 
     from holdfast.trainer.mesh.mesh import everyone
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.optim.update_rules import Peers, Target, rule
-    from holdfast.trainer.rows.pretended import rank_of
     from holdfast.trainer.settings.config import OptimConfig
     from holdfast.trainer.settings.layout import TrainerLayout
 

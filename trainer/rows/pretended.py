@@ -6,8 +6,6 @@ import gc
 
 import torch
 
-from holdfast.trainer.mesh.pretended import rank_of as rank_of
-
 
 def tensor_bytes() -> int:
     """Of all tensors that Python can reach and their gradients, shared memory counted once."""

@@ -71,10 +71,10 @@ def _rank(
     rank: int, d: int, layers: int, order: Order, recompute: str = "none", planned: Recomputation | None = None
 ) -> int:
     """The most bytes that the rank's stage holds at once."""
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.model.model import ModelStage, Moment
     from holdfast.trainer.model.tensor_parallel import Parameters
     from holdfast.trainer.pipeline.recompute import kinds_of
-    from holdfast.trainer.rows.pretended import rank_of
     from holdfast.trainer.settings.layout import TrainerLayout
     from holdfast.trainer.settings.load import load
 

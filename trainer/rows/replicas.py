@@ -62,10 +62,10 @@ def _back(layers: int, skipped: int) -> tuple[int, int]:
     """Forward and backward of a stage of so many layers: bytes that the layers saved, and layers without gradients."""
     import torch
 
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.model.model import ModelStage, Moment
     from holdfast.trainer.model.tensor_parallel import Parameters
     from holdfast.trainer.pipeline.recompute import Saved
-    from holdfast.trainer.rows.pretended import rank_of
     from holdfast.trainer.settings.load import load
 
     settings = {"model.d_model": 32, "model.heads": 4, "data.seq_len": 16, "model.layers": 3 * layers}

@@ -15,6 +15,8 @@ LAYOUTS = {
     "serial-swiglu": (1, ["model.block=serial", "model.mlp=swiglu", "model.norm=layer", "model.positions=learned"]),
     "bfloat16": (1, ["train.dtype=bfloat16"]),
     "sgd": (1, ["optim.name=sgd"]),
+    "dp-kfac": (1, ["optim.name=dp-kfac", "model.block=serial"]),
+    "dp-kfac-eigen-adamw": (1, ["optim.name=dp-kfac", "optim.kfac_form=eigen", "optim.kfac_others=adamw"]),
     "tp": (2, ["parallel.tp=2"]),
     "tp-sequence": (2, ["parallel.tp=2", "parallel.sequence=true", "parallel.shard_vocabulary=true"]),
     "tp-sub-batches": (2, ["parallel.tp=2", "parallel.sub_batches=2", "train.micro_batch_size=2"]),

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.trainer.__main__ import parse
+from holdfast.trainer.mesh.pretended import rank_of
 from holdfast.trainer.optim import slices
 from holdfast.trainer.pipeline.pipeline import build_stages
-from holdfast.trainer.rows.pretended import rank_of
 from holdfast.trainer.schedules.table import Placement
 from holdfast.trainer.settings.layout import TrainerLayout, plan
 

@@ -52,8 +52,8 @@ def _apart(form: Any) -> tuple[float, int]:
     import torch
 
     from holdfast.trainer.mesh.mesh import everyone
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.optim.update_rules import Peers, Target, rule
-    from holdfast.trainer.rows.pretended import rank_of
     from holdfast.trainer.settings.config import OptimConfig
     from holdfast.trainer.settings.layout import TrainerLayout
 
@@ -165,9 +165,9 @@ def _steps(name: str, lr: float, seed: int, most: int = 200) -> int:
     import torch
 
     from holdfast.trainer.mesh.mesh import everyone
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.model import accumulate
     from holdfast.trainer.optim.update_rules import Peers, Target, rule
-    from holdfast.trainer.rows.pretended import rank_of
     from holdfast.trainer.settings.config import OptimConfig
     from holdfast.trainer.settings.layout import TrainerLayout
 

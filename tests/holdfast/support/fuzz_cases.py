@@ -76,7 +76,7 @@ BASE: dict[str, tuple[str, ...]] = {
 
 KINDS = {
     "N": "number", "K": "number", "X": "number", "DAYS": "number", "SECONDS": "number", "DURATION": "number",
-    "TIME": "number", "MIN": "number", "PPxDPxTP": "mesh", "ABSPATH": "text",
+    "TIME": "number", "MIN": "number", "STEP": "number", "PPxDPxTP": "mesh", "ABSPATH": "text",
     "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
     "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text",

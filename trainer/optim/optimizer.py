@@ -146,12 +146,12 @@ def _master(piece: Slice) -> nn.Parameter:
 def _stage_group(mesh: RankMesh) -> dist.ProcessGroup:
     """All ranks of this pipeline rank: together they hold every part of the same parameters."""
     layout = mesh.layout
-    if layout.tp == 1 or layout.dp == 1:
-        return (mesh.dp if layout.tp == 1 else mesh.tp).get_group()
+    if mesh.tp_size == 1 or layout.dp == 1:
+        return (mesh.dp if mesh.tp_size == 1 else mesh.tp).get_group()
     if layout.pp == 1:
         return everyone()
-    first = mesh.pp_rank * layout.dp * layout.tp
-    return group_of(range(first, first + layout.dp * layout.tp), mesh.timeout, "stage")
+    first = layout.rank(mesh.pp_rank, 0, 0)
+    return group_of(range(first, first + layout.dp * mesh.tp_size), mesh.timeout, "stage")
 
 
 def _grad(piece: Slice) -> Tensor:

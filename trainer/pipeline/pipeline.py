@@ -13,6 +13,7 @@ from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
+from holdfast.trainer.pipeline.crossings import Crossings
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
@@ -64,7 +65,7 @@ def build_stages(
         layers = layout.layers_of(index, config.model.layers)
         stage = ModelStage(config, index, layers, vocab, make, moment)
         if config.train.recompute == STAGE_AWARE:
-            stage.saved = measure(stage, boundary(config, layout.tp, mesh.device), config.data.seq_len, loss)
+            stage.saved = measure(stage, boundary(config, mesh.tp_size, mesh.device), config.data.seq_len, loss)
         share(stage, config, mesh)
         stages.append(stage)
     return stages
@@ -90,13 +91,19 @@ def build_executor(
         )
         for (index, pipe), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True)
     ]
-    message = boundary(config, mesh.layout.tp, mesh.device)
+    message = boundary(config, mesh.tp_size, mesh.device)
     if not SCHEDULES[config.parallel.schedule].is_message_driven:
-        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message)
+        way = crossings(config, mesh) if mesh.layout.stage_tp else None
+        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, way=way)
     # NCCL does the messages of a link in one order, and here neither end knows the other one's.
     back = mesh.second_pp_group() if mesh.device.type == "cuda" and mesh.layout.pp > 1 else None
     limit = config.parallel.in_flight or default_limit(mesh.layout.pp)
     return MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, limit, back)
+
+
+def crossings(config: Config, mesh: RankMesh) -> Crossings:
+    """How messages go between pipeline ranks that differ in tp."""
+    return Crossings(mesh.layout.tps, mesh.hosts, mesh.pp_rank, mesh.tp_rank, config.parallel.sequence)
 
 
 def sharing_of(

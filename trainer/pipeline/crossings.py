@@ -9,7 +9,7 @@ mistaken for something else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +48,21 @@ def crossing_plan(
         for place, (source, target) in enumerate(zip(sources, targets, strict=True))
     ]
     return make_plan(pairs, hosts, Strategy.SEND_RECV)
+
+
+def connect(links: Collection[tuple[int, int]], group: dist.ProcessGroup) -> None:
+    """Have both ends of each link reach for it now. Called by all ranks of the group together, with the same links.
+
+    Where gloo connects late, a receive blocks until its sender reaches for the link too, and posted early it would hold
+    up ranks that the sender waits for: between unlike sizes many links carry messages in one direction only. All ranks
+    go through theirs in one order, so no circular wait arises.
+    """
+    rank, byte = dist.get_rank(group), torch.zeros(1, dtype=torch.uint8)
+    for low, high in sorted({(min(link), max(link)) for link in links}):
+        if rank == low:
+            dist.send(byte, group=group, group_dst=high)
+        elif rank == high:
+            dist.recv(byte, group=group, group_src=low)
 
 
 def _spec(ranks: Sequence[int], is_sequence: bool) -> ShardSpec:

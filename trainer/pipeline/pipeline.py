@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from holdfast.agent import probe
 from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
-from holdfast.trainer.pipeline.crossings import Crossings
+from holdfast.trainer.pipeline.crossings import Crossings, connect
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
@@ -102,8 +104,16 @@ def build_executor(
 
 
 def crossings(config: Config, mesh: RankMesh) -> Crossings:
-    """How messages go between pipeline ranks that differ in tp."""
-    return Crossings(mesh.layout.tps, mesh.hosts, mesh.pp_rank, mesh.tp_rank, config.parallel.sequence)
+    """How messages go between pipeline ranks that differ in tp. Called by all ranks together."""
+    layout = mesh.layout
+    if mesh.device.type == "cpu":
+        line = [(p, tp) for p, size in enumerate(layout.tps) for tp in range(size)]
+        near = {(layout.rank_of(stage), layout.rank_of(stage + 1)) for stage in range(layout.stages - 1)}
+        near |= {(b, a) for a, b in near} | {(p, p) for p in range(layout.pp)}
+        pairs = itertools.combinations(range(len(line)), 2)
+        with probe.operation("setup:mesh"):
+            connect([(i, j) for i, j in pairs if (line[i][0], line[j][0]) in near], mesh.pp_group)
+    return Crossings(layout.tps, mesh.hosts, mesh.pp_rank, mesh.tp_rank, config.parallel.sequence)
 
 
 def sharing_of(

@@ -64,6 +64,6 @@ TECHNIQUES = {
         Technique("C9d", "Merak: tensor parallelism in sub-batches", "Lai et al., TPDS 2023",
                   "tp ranks wait for their sums, and a micro-batch has two samples or more", sub_pipelined.parts),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
-                  "a tensor must move to another layout", transfers.resharding),
+                  "pipeline ranks differ in tp, a tensor must move", transfers.resharding),
     )
 }  # fmt: skip

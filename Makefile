@@ -10,8 +10,9 @@ PYTEST_ARGS ?=
 BUSY := tests/trainer tests/controller
 # Collecting all costs each run as much as many tests: tests/conftest.py sees to it that no slow one is elsewhere.
 SLOW_FILES = $(shell grep -rlF --include='test_*.py' mark.slow tests)
-SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 $(SLOW_FILES) \
-  --then -m "slow and calm" $(SLOW_FILES) -- -m "slow and not aside and not calm" $(SLOW_FILES)
+SLOW_AND = $(shell grep -rlF --include='test_*.py' mark.slow tests | xargs grep -lF mark.$(1))
+SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 $(call SLOW_AND,aside) \
+  --then -m "slow and calm" $(call SLOW_AND,calm) -- -m "slow and not aside and not calm" $(SLOW_FILES)
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
 # Tests start a thousand processes: without bytecode each would compile the sources anew.

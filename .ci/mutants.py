@@ -25,6 +25,8 @@ CARE = ("@dataclass(", "strict=True")
 """What code says for care's sake: nothing is other without it until something else is wrong."""
 TIMEOUT_S = 300.0
 """For the tests of one part: a fault that makes them endless is found by it."""
+RANKS_S = "HOLDFAST_TEST_RANKS_S"
+"""Tests that start ranks kill them after so long, and fail: ended from outside, they would leave ranks behind."""
 
 
 def main() -> int:
@@ -68,8 +70,9 @@ def _run(name: str, tree: Path, folder: Path, sample: int, seed: int) -> Counter
         f"[cosmic-ray]\nmodule-path = {files}\ntimeout = {TIMEOUT_S}\nexcluded-modules = []\n"
         f'test-command = "{command}"\n[cosmic-ray.distributor]\nname = "local"\n'
     )
-    _cosmic_ray(tree, "baseline", config)
-    _cosmic_ray(tree, "init", config, session)
+    limits = {RANKS_S: str(part["ranks_s"])} if "ranks_s" in part else {}
+    _cosmic_ray(tree, limits, "baseline", config)
+    _cosmic_ray(tree, limits, "init", config, session)
     with use_db(str(session), mode=WorkDB.Mode.open) as work:
         items = sorted(work.pending_work_items, key=lambda item: str(item.mutations[0]))  # job ids are random
         usable = [item for item in items if _is_change(item.mutations[0], tree)]
@@ -78,7 +81,7 @@ def _run(name: str, tree: Path, folder: Path, sample: int, seed: int) -> Counter
         for item in items:
             if item.job_id not in chosen:
                 work.set_result(item.job_id, WorkResult(WorkerOutcome.SKIPPED))
-    _cosmic_ray(tree, "exec", config, session)
+    _cosmic_ray(tree, limits, "exec", config, session)
     counts: Counter[str] = Counter()
     with use_db(str(session), mode=WorkDB.Mode.open) as work:
         for job, result in work.results:
@@ -98,9 +101,9 @@ def _is_change(mutation: MutationSpec, tree: Path) -> bool:
     return not ("TrueWithFalse" in mutation.operator_name and any(word in line for word in CARE))
 
 
-def _cosmic_ray(tree: Path, *words: str | Path) -> None:
+def _cosmic_ray(tree: Path, limits: dict[str, str], *words: str | Path) -> None:
     # Two faults of one second may have one size: bytecode by time and size would be the other's.
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, **limits, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [str(Path(sys.executable).with_name("cosmic-ray")), *map(str, words)],
         cwd=tree, env=env, text=True, capture_output=True,

@@ -329,11 +329,11 @@ def publish_plan(data: bytes) -> None:
         side_files.leave_plan(data)
 
 
-def restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
+def restored(step: int, source: str, seconds: float, num_bytes: int, sent_bytes: int = 0) -> None:
     """Report where the state of training came from: after `step` steps, from "memory", "peer" or "store",
-    in so many seconds and bytes of this job. Called once, by rank 0."""
+    in so many seconds. Bytes of all ranks: those read, and those sent from host to host. Called once, by rank 0."""
     if _live is not None:
-        side_files.leave_restored(step, source, seconds, num_bytes)
+        side_files.leave_restored(step, source, seconds, num_bytes, sent_bytes)
 
 
 def observed_step(n: int, spoilt: bool = False, is_numbered: bool = False) -> None:

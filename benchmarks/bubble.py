@@ -27,7 +27,9 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
+import formulas
 from common import finish, parser
+from formulas import BACKWARD, FORWARD
 
 from holdfast.plan.dynamic import jittered, simulate_ready
 from holdfast.plan.plan import COMPUTE, Action, Op, Plan
@@ -38,7 +40,6 @@ from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 NAMES = tuple(SCHEDULES)
-FORWARD, BACKWARD = 1, 2
 SEEDS = 30
 
 
@@ -70,19 +71,9 @@ class Case:
         return sum(took(action) for _, action in self.plan.actions() if action.op in COMPUTE) / self.ranks
 
     @property
-    def makespan(self) -> int:
-        """Of the schedules whose papers give one, in units."""
-        d, n = self.ranks, self.micro_batches
-        early = 4 * (n + d - 1) - (d - 1)
-        return {
-            "chimera": 3 * n + (-(-n // d) + 1) * (2 * d // self.layout.pipes - 2),
-            "chimera-doubling": 3 * n + 2 * (2 * d // self.layout.pipes - 2),
-            "chimera-halving": 3 * n + 2 * d // self.layout.pipes - 2,
-            "merak-baseline": early + d - 1,
-            "merak-early": early,
-            "merak-last-kept": early - 2,
-            "merak": early - 3,
-        }.get(self.schedule, 0)
+    def per_rank(self) -> int:
+        """Stages that have a rank's share of the layers: with pipes, each of a rank's stages has as much."""
+        return self.layout.stages // self.ranks
 
     @property
     def simulated(self) -> float:
@@ -103,13 +94,11 @@ class Case:
         chunks = self.layout.chunks
         if self.message:
             return 1 - self.work / simulate(self.plan, durations(FORWARD, BACKWARD), self.message).makespan
-        if self.schedule == "chimera-doubling" and self.micro_batches % (2 * self.ranks):  # its formula is for pairs
+        makespan = formulas.makespan(self.schedule, self.ranks, chunks, self.micro_batches)
+        if makespan is not None:
+            return 1 - self.work / (makespan * self.per_rank)
+        if not SCHEDULES[self.schedule].halves_backward:  # its formula is for other numbers
             return 1 - self.work / simulate(self.plan, durations(FORWARD, BACKWARD)).makespan
-        if self.makespan:
-            return 1 - self.work / self.makespan
-        if not SCHEDULES[self.schedule].halves_backward:
-            lost = (self.ranks - 1) / chunks
-            return lost / (self.micro_batches + lost)
         usual = durations(FORWARD, BACKWARD, chunks)
 
         def took(action: Action) -> float:

@@ -7,6 +7,10 @@ backward as its collective. Collectives are real, over gloo, and arrive late, on
 those of a rank's stages take `--ms` together. Reading data takes 1.5 times as long as a stage's gathering. Then no more
 need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Waiting
 is rank 0's; `exposed` is its step less that of the same job over a link that takes no time.
+
+Chimera has four ranks and micro-batches in one pair of pipes, or with dp 2 two ranks. Of a rank's two sums, `end`
+exposes both, `eager` and `eager-opt` the one of the stage that ends last (Li and Hoefler, SC 2021). Two ranks have no
+bubble, so there `eager-opt` is `end`.
 """
 
 import argparse
@@ -36,7 +40,21 @@ CASES: dict[str, list[str]] = {
     "bfs zero 3 live 2": [
         "parallel.zero=3", "parallel.zero_unit=stage", "parallel.schedule=bfs", "parallel.zero_live=2",
     ],
+    **{
+        f"chimera zero {zero} {sync}": [
+            f"parallel.zero={zero}", f"parallel.replica_sync={sync}", "parallel.schedule=chimera", "parallel.chunks=2",
+            "parallel.pp=4", "parallel.dp=1", "train.micro_batches=4",
+        ]
+        for zero in (0, 1) for sync in ("end", "eager", "eager-opt")
+    },
+    **{
+        f"chimera dp 2 zero 1 {sync}": [
+            "parallel.zero=1", f"parallel.replica_sync={sync}", "parallel.schedule=chimera", "parallel.chunks=2",
+        ]
+        for sync in ("end", "eager", "eager-opt")
+    },
 }  # fmt: skip
+SUMS = ("dp:reduce_scatter", "dp:all_reduce", "pp:all_reduce")
 SMALLEST = 1 << 15
 """Bytes from which on a collective takes the link: those of losses and agreements are smaller."""
 
@@ -68,7 +86,7 @@ def train(folder: Path, options: argparse.Namespace, case: str, is_free: bool, r
     mesh = join(config, launch, layout, choose_device(config, launch))
     trainer = loop.Trainer(config, mesh, corpus)
     sizes = [sum(p.numel() * p.element_size() for p in stage.parameters()) for stage in trainer.stages]
-    stage_s = options.ms / 1000 / options.chunks
+    stage_s = options.ms / 1000 / len(trainer.stages)
     link, waited = slowed(trainer, math.inf if is_free else 1000 * sum(sizes) / options.ms, stage_s)
     found = []
     for step in range(1 + options.steps):
@@ -77,7 +95,7 @@ def train(folder: Path, options: argparse.Namespace, case: str, is_free: bool, r
         loss = trainer.step(step).loss
         took = time.perf_counter() - began
         found.append({
-            "sums": waited["dp:reduce_scatter"] + waited["dp:all_reduce"], "gathering": waited["dp:all_gather"],
+            "sums": sum(waited[name] for name in SUMS), "gathering": waited["dp:all_gather"],
             "step": took, "loss": loss.hex(), "link": link.take(),
             "last": sizes[0] / sum(sizes) * options.ms / 1000,
         })  # fmt: skip
@@ -197,7 +215,7 @@ def measure(options: argparse.Namespace, case: str, is_free: bool) -> Json:
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    made.add_argument("--chunks", type=int, default=4, help="stages of the rank")
+    made.add_argument("--chunks", type=int, default=4, help="stages of the rank, but for chimera")
     made.add_argument("--ms", type=float, default=400.0, help="of the link to gather, or to sum, all of a rank once")
     made.add_argument("--steps", type=int, default=4, help="that count, after one")
     options = made.parse_args()

@@ -42,6 +42,7 @@ from holdfast.facts import xid
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings import config as trainer
 from holdfast.trainer.settings.load import choices
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
@@ -182,6 +183,15 @@ def schedules() -> str:
         backward = "in two halves" if one.halves_backward else "whole"
         rows.append((f"`{one.name}`", chunks, one.placement.value if one.chunks > 1 else "", backward, "; ".join(asks)))
     return table(("schedule", "stages per rank", "placement", "backward", "needs"), rows)
+
+
+def optimizers() -> str:
+    """What there is to choose for optim.name, and when."""
+    rows = []
+    for one in OPTIMIZERS.values():
+        needs = "`tp = 1`; over replicas `zero = 0`; one pipe" if one.whole else ""
+        rows.append((f"`{one.name}`", one.when, needs))
+    return table(("optimizer", "when", "needs"), rows)
 
 
 def choice_of_schedule() -> str:
@@ -339,6 +349,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "config": configuration,
     "trainer-config": trainer_configuration,
     "schedules": schedules,
+    "optimizers": optimizers,
     "schedule-choice": choice_of_schedule,
     "techniques": techniques_table.table,
     "metrics": metrics,

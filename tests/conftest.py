@@ -20,11 +20,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` finds the files with slow tests by the words `mark.slow`: a slow test elsewhere would never run."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    unseen = sorted(str(path) for path in slow if "mark.slow" not in path.read_text())
-    if unseen:
-        raise pytest.UsageError(f"slow tests in files that do not say mark.slow: {', '.join(unseen)}")
+    """`make test` finds the files of its slow runs by the words `mark.slow`, `mark.aside`, `mark.calm`: a slow test
+    elsewhere would never run."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    for marker in ("slow", "aside", "calm"):
+        marked = {item.path for item in slow if item.get_closest_marker(marker)}
+        unseen = sorted(str(path) for path in marked if f"mark.{marker}" not in path.read_text())
+        if unseen:
+            raise pytest.UsageError(f"{marker} tests in files that do not say mark.{marker}: {', '.join(unseen)}")
 
 
 @pytest.fixture

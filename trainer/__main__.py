@@ -17,9 +17,10 @@ from holdfast.base.service import gc_paused
 from holdfast.trainer.run.preflight import check_job
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.launch import from_environment
+from holdfast.trainer.settings.launch import Launch, from_environment
 from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load, parse_override
+from holdfast.trainer.settings.models import MODELS, settings_of
 
 # Flags that stand for one setting each.
 _FLAGS: dict[str, tuple[str, type, str]] = {
@@ -28,7 +29,9 @@ _FLAGS: dict[str, tuple[str, type, str]] = {
     "--pp": ("parallel.pp", int, "pipeline stages"),
     "--dp": ("parallel.dp", int, "replicas; default: world size / (pp x tp)"),
     "--tp": ("parallel.tp", int, "ranks that share every layer"),
+    "--zero": ("parallel.zero", int, "ZeRO stage, 0 to 3: what replicas share of the model's state"),
     "--schedule": ("parallel.schedule", str, "order of the pipeline's computations: see holdfast schedules"),
+    "--optimizer": ("optim.name", str, "how parameters change: adamw, lamb, sgd or dp-kfac"),
     "--rendezvous": ("parallel.rendezvous", str, "where ranks meet: env, or redis://HOST:PORT/DB"),
     "--data": ("data.path", str, "folder of text; default: Python's own library"),
     "--store": ("checkpoint.store", str, "where checkpoints go, as file:///path"),
@@ -73,7 +76,8 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     options = vars(build_parser().parse_args(argv))
     flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
     theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
-    config = load(options["config"], [*options["set"], *flags, *theirs])
+    shape = [] if options["model"] is None else settings_of(options["model"])
+    config = load(options["config"], [*shape, *options["set"], *flags, *theirs])
     if options["traffic"]:
         return config, Instead(None, 0, 0.0, None, traffic=True)
     if options["sample"] is None and options["export_hf"] is None:
@@ -97,6 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECTION.KEY=VALUE",
         help="override one setting; may be repeated",
     )
+    parser.add_argument("--model", metavar="NAME", help="the shape of a published model: " + ", ".join(MODELS))
     for flag, (key, kind, text) in _FLAGS.items():
         parser.add_argument(flag, type=kind, dest=key, metavar=kind.__name__.upper(), help=text)
     parser.add_argument(
@@ -117,9 +122,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _imported(folder: Path) -> list[tuple[str, Any]]:
-    from holdfast.trainer.weights.hugging_face import settings_of
+    from holdfast.trainer.weights import hugging_face
 
-    found, _ = settings_of(folder)
+    found, _ = hugging_face.settings_of(folder)
     return [*((f"model.{key}", value) for key, value in found.items()), ("train.start_from", str(folder))]
 
 
@@ -193,6 +198,8 @@ def main(argv: list[str] | None = None) -> int:
     except HoldfastError as error:
         return _fail_together(error, 1)
     except RuntimeError as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+            return _out_of_memory(config, launch, error)
         reason = _lost_peer(error)
         if reason is None:
             raise
@@ -201,6 +208,16 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     text = f"all {config.train.steps} steps are done, but {config.checkpoint.store} does not have the last checkpoint"
     return _fail_together(HoldfastError(text), NOT_STORED)
+
+
+def _out_of_memory(config: Config, launch: Launch, error: RuntimeError) -> int:
+    """The table of what each rank needs, and last the line that a finding quotes."""
+    error.__traceback__ = None  # its frames hold the tensors of the run
+    from holdfast.trainer.memory.exhausted import explain
+
+    lines, reason = explain(config, launch, error)
+    print(*lines, sep="\n", file=sys.stderr)
+    return _fail(reason, 1)
 
 
 def _lost_peer(error: BaseException | None) -> str | None:

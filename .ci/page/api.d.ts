@@ -9,6 +9,12 @@ declare namespace Api {
     figure: string;
     culprit: number;
   }
+  interface ActionTime {
+    kind: string;
+    stage: number;
+    seconds: number;
+    samples: number;
+  }
   interface AtRisk {
     worker: number | null;
     node: number | null;
@@ -242,6 +248,7 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    restore_sent_bytes?: number | null;
     imports_s?: number | null;
     hint?: string | null;
     generation_from: number | null;
@@ -364,6 +371,7 @@ declare namespace Api {
     last: number;
     ranks: number[];
     left_out: number;
+    planned: boolean;
     kinds: string[];
     groups: string[];
     rank: number[];
@@ -377,6 +385,19 @@ declare namespace Api {
     waited: number[];
     bytes: number[];
     arrows: Record<string, number[]>;
+  }
+  interface LateRank {
+    rank: number;
+    lane: number;
+    late_s: number | null;
+    late: string;
+    late_id: string;
+    own_s: number | null;
+    own: string;
+    own_id: string;
+    cause: string;
+    peer: number;
+    text: string;
   }
   interface Layers {
     first: number;
@@ -478,6 +499,30 @@ declare namespace Api {
     name: string;
     namespace: string;
     uid: string;
+  }
+  interface Predicted {
+    job: string;
+    name: string;
+    step: number;
+    times_of: number;
+    schedule: string;
+    own_order: boolean;
+    zero: number;
+    measured_s: number;
+    predicted_s: number;
+    measured_bubble: number;
+    predicted_bubble: number;
+    text: string;
+    ranks: LateRank[];
+    times: ActionTime[];
+    kinds: string[];
+    lane: number[];
+    kind: number[];
+    stage: number[];
+    micro_batch: number[];
+    turn: number[];
+    start: number[];
+    took: number[];
   }
   interface Problem {
     error: string;
@@ -698,6 +743,7 @@ declare namespace Api {
     source: string | null;
     restore_s: number | null;
     restored_bytes: number | null;
+    restore_sent_bytes?: number | null;
     imports_s?: number | null;
     hint?: string | null;
     generation_from: number | null;

@@ -25,7 +25,7 @@ def leave_plan(data: bytes) -> None:
     _leave(layout.PLAN_SUFFIX, data, "the plan of this job is not reported")
 
 
-def leave_restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
+def leave_restored(step: int, source: str, seconds: float, num_bytes: int, sent_bytes: int) -> None:
     """As `probe.restored`."""
     took = taken.real(seconds)
     said = {
@@ -33,6 +33,7 @@ def leave_restored(step: int, source: str, seconds: float, num_bytes: int) -> No
         "source": taken.text(source),
         "seconds": took if took is not None and math.isfinite(took) else 0.0,
         "bytes": taken.whole(num_bytes, 0, bounds.MAX_COUNT, 0),
+        "sent": taken.whole(sent_bytes, 0, bounds.MAX_COUNT, 0),
     }
     _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "the source of the state is not reported")
 

@@ -25,6 +25,7 @@ def _restored(job: str, generation: int, data: bytes) -> t.Event:
         source=bounds.text(str(said["source"]), 16),
         seconds=bounds.amount(float(said["seconds"])),
         num_bytes=bounds.whole(int(said["bytes"]), 0, bounds.MAX_COUNT),
+        sent_bytes=bounds.whole(int(said.get("sent", 0)), 0, bounds.MAX_COUNT),
     )
 
 

@@ -1,17 +1,18 @@
 """From files to the shards that workers want: each byte read by one of them, checked, and passed on. No torch.
 
-Workers go through the spans of a plan in the same order. What a worker has read, its host peers read from shared
-memory (`host_peers`). One worker of each other host that wants something of it gets that as a message, along a binary
-tree of hosts, and shows it to its own host peers. Meanwhile the next spans are being read.
+Workers go through the spans of a plan in the same order (`routes.arranged`). What a worker has read, its host peers
+read from shared memory (`host_peers`). One worker of each other host that wants something of it gets that as a message,
+along the message's route from host to host (`routes.route`), and shows it to its own host peers. Meanwhile the next
+spans are being read.
 """
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,9 +25,11 @@ from holdfast.checkpoint.format.parts import Part
 from holdfast.checkpoint.format.tiles import runs
 from holdfast.checkpoint.restore.host_peers import AHEAD, HostPeers, HostWire, Sending
 from holdfast.checkpoint.restore.reading import ByteSpan, Delivery
+from holdfast.checkpoint.restore.routes import Route, route
 from holdfast.plan.tiles import TensorShard
 
-_IN_FLIGHT = 8
+_IN_FLIGHT_BYTES = 64 << 20
+"""Of messages that a worker sends and that are not gone: memory that nothing else can use."""
 Array = npt.NDArray[Any]
 
 
@@ -37,6 +40,16 @@ class PartSource(Protocol):
         """Bytes [start, stop) of a part, checked; both at edges of chunks, or `stop` at the end. PartInvalid."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """How a worker's part of a plan went."""
+
+    problems: tuple[str, ...]
+    """A line for each span that it could not read. No worker may use anything unless all workers got none."""
+    bytes_sent: int
+    """Bytes of shards that it sent to other hosts: what it had read, and what it passed on."""
+
+
 def fetch(
     manifest: Manifest,
     plan: Sequence[ByteSpan],
@@ -44,11 +57,11 @@ def fetch(
     wire: HostWire,
     places: Mapping[str, Sequence[HeldShard]],
     near: HostPeers | None = None,
-) -> list[str]:
+) -> Fetched:
     """Do this worker's part of the plan: fill `places`. Called by all workers together.
 
-    `near`: which workers share memory. What could not be read is zero everywhere, and its reader gets a line for each
-    span: no worker may use anything unless all workers got none.
+    `near`: which workers share memory. What could not be read is zero everywhere, and is a problem of its reader's.
+    Raises what the wire raises when a peer is gone: what is in `places` then must not be used.
     """
     problems: list[str] = []
     me, near = wire.rank, near or HostPeers(wire)
@@ -64,22 +77,21 @@ def fetch(
                 near.show(slot, beside)
         elif me in beside:
             content = near.look(span.reader, span.stop - span.start)
-        for targets, group in itertools.groupby(
-            sorted(span.deliveries, key=lambda d: d.targets), key=lambda d: d.targets
-        ):
-            deliveries, line = list(group), near.line(span.reader, targets)
+        for targets, deliveries in span.groups():
+            line = near.line(span.reader, targets)
             if content is None and me in targets:
                 far.receive(deliveries, line, places)
             elif content is not None:
                 if span.reader == me and len(line) > 1:
-                    far.send(b"".join(to_bytes(_cut(d, content, span.start)) for d in deliveries), line)
+                    message = b"".join(to_bytes(_cut(d, content, span.start)) for d in deliveries)
+                    far.send(message, route(line, len(message)))
                 if me in targets:
                     take(deliveries, content, span.start, places)
         if me in beside:
             near.seen(span.reader)
     near.settle()
     far.settle()
-    return problems
+    return Fetched(tuple(problems), far.bytes_sent)
 
 
 def _targets(span: ByteSpan) -> set[int]:
@@ -87,30 +99,27 @@ def _targets(span: ByteSpan) -> set[int]:
 
 
 class _Far:
-    """Shards on their way from host to host. In each line of workers the first has them, and each sends to two more."""
+    """Shards on their way from host to host."""
 
     def __init__(self, wire: HostWire, near: HostPeers) -> None:
         self._wire, self._near = wire, near
         self._sending: deque[tuple[Sending, Buffer]] = deque()
+        self._in_flight = self.bytes_sent = 0
 
-    def send(self, message: Buffer, line: Sequence[int]) -> None:
-        """Pass it on to those behind us."""
-        at = line.index(self._wire.rank)
-        for child in line[2 * at + 1 : 2 * at + 3]:
-            self._sending.append((self._wire.send(message, child), message))
-        while len(self._sending) > _IN_FLIGHT:
-            self._sending.popleft()[0].wait()
+    def send(self, message: Buffer, way: Route) -> None:
+        """Send it to those behind us, piece by piece."""
+        for low, high in way.pieces:
+            self._pass_on(memoryview(message)[low:high], way)
 
     def receive(
         self, deliveries: Sequence[Delivery], line: Sequence[int], places: Mapping[str, Sequence[HeldShard]]
     ) -> None:
         """Fill `places` with shards that all go to the same workers, us among them, and pass them on."""
         wire, near = self._wire, self._near
-        num_bytes = sum(d.shard.count * d.tensor.item_bytes for d in deliveries)
+        num_bytes = sum(d.num_bytes for d in deliveries)
         speaker = near.speaker(line)
         if speaker == wire.rank:
-            message: Buffer = wire.receive(num_bytes, line[(line.index(speaker) - 1) // 2])
-            self.send(message, line)
+            message = self._received(route(line, num_bytes), num_bytes)
             if beside := near.beside(speaker, deliveries[0].targets):
                 near.show(near.put(message), beside)
         else:
@@ -120,10 +129,36 @@ class _Far:
         if speaker != wire.rank:
             near.seen(speaker)
 
+    def _received(self, way: Route, num_bytes: int) -> memoryview:
+        """A message out of its pieces, each of which was passed on when it came."""
+        source, pieces = way.source(self._wire.rank), way.pieces
+        if len(pieces) == 1:
+            message = self._wire.receive(num_bytes, source)
+            self._pass_on(message, way)
+            return message
+        whole = memoryview(bytearray(num_bytes))
+        for low, high in pieces:
+            whole[low:high] = self._wire.receive(high - low, source)
+            self._pass_on(whole[low:high], way)
+        return whole
+
+    def _pass_on(self, piece: memoryview, way: Route) -> None:
+        for child in way.targets(self._wire.rank):
+            self._sending.append((self._wire.send(piece, child), piece))
+            self._in_flight += len(piece)
+            self.bytes_sent += len(piece)
+        while self._in_flight > _IN_FLIGHT_BYTES:
+            self._gone()
+
+    def _gone(self) -> None:
+        sending, piece = self._sending.popleft()
+        sending.wait()
+        self._in_flight -= len(piece)
+
     def settle(self) -> None:
         """Return when all is gone."""
         while self._sending:
-            self._sending.popleft()[0].wait()
+            self._gone()
 
 
 def _read_ahead(
@@ -204,7 +239,7 @@ def _strides(outer: TensorShard, width: int) -> tuple[int, ...]:
 def _unpacked(deliveries: Iterable[Delivery], message: Buffer) -> Iterator[Array]:
     at = 0
     for delivery in deliveries:
-        size = delivery.shard.count * delivery.tensor.item_bytes
+        size = delivery.num_bytes
         piece = memoryview(message)[at : at + size]
         yield np.frombuffer(piece, dtype=f"u{delivery.tensor.item_bytes}").reshape(delivery.shard.size)
         at += size

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from holdfast.checkpoint.format.arrays import Buffer
 from holdfast.checkpoint.restore.reading import ByteSpan
+from holdfast.checkpoint.restore.routes import line_of
 
 AHEAD = 2
 """Spans that may lie read and not yet passed on, beside the one that is being read."""
@@ -84,7 +85,8 @@ class HostPeers:
         slot_bytes: int = 0,
     ) -> None:
         """`hosts` of all workers; none: no memory is shared. `own`: this worker's slots, `others`: its host peers'."""
-        self._wire, self._hosts, self._slot = wire, hosts, slot_bytes
+        self.hosts = hosts
+        self._wire, self._slot = wire, slot_bytes
         self._own, self._others = own, others or {}
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(SLOTS):
@@ -97,24 +99,19 @@ class HostPeers:
 
     def beside(self, worker: int, targets: Iterable[int]) -> tuple[int, ...]:
         """Those of `targets` that take what `worker` has out of its memory."""
-        if not self._hosts:
+        if not self.hosts:
             return ()
-        host = self._hosts[worker]
-        return tuple(sorted({target for target in targets if target != worker and self._hosts[target] == host}))
+        host = self.hosts[worker]
+        return tuple(sorted({target for target in targets if target != worker and self.hosts[target] == host}))
 
     def line(self, reader: int, targets: Sequence[int]) -> list[int]:
         """The reader, and for each other host that wants it the worker that gets it as a message."""
-        if not self._hosts:
-            return [reader, *(target for target in targets if target != reader)]
-        first: dict[str, int] = {self._hosts[reader]: reader}
-        for target in targets:
-            first.setdefault(self._hosts[target], target)
-        return list(first.values())
+        return line_of(reader, targets, self.hosts)
 
     def speaker(self, line: Sequence[int]) -> int:
         """The worker of a line that this one gets it from, maybe itself."""
         me = self._wire.rank
-        return next(one for one in line if one == me or (self._hosts and self._hosts[one] == self._hosts[me]))
+        return next(one for one in line if one == me or (self.hosts and self.hosts[one] == self.hosts[me]))
 
     # --- what is shown
 

@@ -1,11 +1,13 @@
 """Go on from memory: the newest step of which all parts are in some node's memory, on whatever layout. No torch.
 
 Snapshots are files of parts like those of a store, only that a part can be read on the node that has it alone. So the
-same plans and the same exchange between workers serve both; but what lies on its own node, each worker reads itself.
+same plans and the same exchange between workers serve both; but what lies on its own node, as its own snapshot or as
+the copy of one, each worker reads itself. What several nodes have, any of them may send.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +23,9 @@ from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.worker_state import merged, without_missing
 from holdfast.checkpoint.restore.exchange import fetch, take
 from holdfast.checkpoint.restore.host_peers import find_host_peers
-from holdfast.checkpoint.restore.reading import SPAN_BYTES, read_plan, without_targets
+from holdfast.checkpoint.restore.reading import SPAN_BYTES, ByteSpan, read_plan, without_targets
 from holdfast.checkpoint.restore.restore import Peers, Restored, always, choose
+from holdfast.checkpoint.restore.routes import arranged
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
 
@@ -51,6 +54,8 @@ class Choice:
     manifest: Manifest
     copies: tuple[Copy, ...]
     """In the order of the manifest's parts."""
+    everywhere: tuple[tuple[Copy, ...], ...]
+    """For each part all nodes' copies of the same bytes, the one above among them."""
 
     @property
     def source(self) -> str:
@@ -84,13 +89,13 @@ def choices(
     `ranks`: the ranks on each node. A step counts when its copies together hold all that `layout` wants, and
     it `counts`. Pure.
     """
-    takes: dict[tuple[int, int, int], dict[int, Copy]] = {}
+    takes: dict[tuple[int, int, int], dict[int, list[Copy]]] = {}
     for copy in sorted(copies, key=lambda c: (not c.is_peer, c.snapshot.created)):
         what, one = copy.description, copy.snapshot
         if what.job == job and what.settings == settings and ranks.get(copy.node):
-            takes.setdefault((one.step, one.generation, what.world), {})[what.worker] = copy
-    for (step, generation, world), parts in sorted(takes.items(), reverse=True):
-        chosen = tuple(parts[worker] for worker in sorted(parts))
+            takes.setdefault((one.step, one.generation, what.world), {}).setdefault(what.worker, []).append(copy)
+    for (step, generation, world), parts in sorted(takes.items(), key=lambda pair: pair[0], reverse=True):
+        chosen = tuple(parts[worker][-1] for worker in sorted(parts))
         manifest = _manifest(job, step, generation, world, chosen)
         if not counts(manifest):
             continue
@@ -98,7 +103,17 @@ def choices(
             read_plan(manifest, without_missing(layout, manifest))
         except CheckpointMismatch:
             continue  # some worker's part is nowhere
-        yield Choice(manifest, chosen)
+        yield Choice(manifest, chosen, tuple(_alike(copy, parts[copy.description.worker]) for copy in chosen))
+
+
+def _alike(chosen: Copy, copies: Sequence[Copy]) -> tuple[Copy, ...]:
+    """One for each node that has the bytes of `chosen`."""
+    by_node = {
+        copy.node: copy
+        for copy in copies
+        if copy.snapshot.sums == chosen.snapshot.sums and copy.description.entries == chosen.description.entries
+    }
+    return tuple((by_node | {chosen.node: chosen}).values())
 
 
 def _manifest(job: str, step: int, generation: int, world: int, copies: Sequence[Copy]) -> Manifest:
@@ -142,14 +157,15 @@ def restore_from_memory(
         if group.rank == 0:
             best = next(iter(choices(found.values(), layout, job, settings, ranks, counts)), None)
             if best is not None and best.manifest.step >= at_least:
-                parts = [[c.node, c.file, c.snapshot.slot, c.snapshot.seq] for c in best.copies]
-                readers = [ranks[c.node] for c in best.copies]
-                answer = {"manifest": encode(best.manifest).decode(), "places": parts, "readers": readers,
+                places_of = [
+                    {c.node: [c.file, c.snapshot.slot, c.snapshot.seq] for c in alike} for alike in best.everywhere
+                ]
+                answer = {"manifest": encode(best.manifest).decode(), "places": places_of, "ranks": ranks,
                           "source": best.source}  # fmt: skip
         answer = json.loads(group.broadcast(json.dumps(answer).encode()))
         if not answer:
             return None
-        restored, problems = _load(answer, group, layout, folder, places)
+        restored, problems = _load(answer, group, layout, node, folder, places)
         if group.all_agree(not problems):
             assert restored is not None
             return restored, answer["source"]
@@ -163,36 +179,56 @@ def _load(
     answer: Mapping[str, Any],
     group: Peers,
     layout: Layout,
+    node: str,
     folder: Path,
     places: Mapping[str, Sequence[HeldShard]] | None,
 ) -> tuple[Restored | None, list[tuple[str, str, int, str]]]:
     """This worker's share, and which snapshots were bad."""
-    manifest, beside = decode(answer["manifest"].encode()), answer["readers"]
+    manifest, ranks = decode(answer["manifest"].encode()), answer["ranks"]
     layout = without_missing(layout, manifest)
+    beside = [sorted(rank for where in nodes for rank in ranks[where]) for nodes in answer["places"]]
     plan = read_plan(manifest, layout, able=beside)
-    slots = {file: (where, slot, seq) for where, file, slot, seq in answer["places"]}
+    slots = {
+        part.file: nodes[node] for part, nodes in zip(manifest.parts, answer["places"], strict=True) if node in nodes
+    }
     with _Memory(folder, slots) as memory:
         # There may be nothing else to go on from than what the places hold: all is checked before any is touched.
-        for span in plan:
-            if span.reader == group.rank:
+        for number, span in enumerate(plan):
+            is_ours = manifest.parts[span.part].file in slots
+            if is_ours and checker(span, ranks[node], number) == group.rank:
                 memory.check(manifest.parts[span.part], span.start, span.stop)
-        filled = None
+        filled, sent = None, 0
         if group.all_agree(not memory.bad):
             filled = choose(places, layout, group.rank)
             for span in plan:
                 own = [one for one in span.deliveries if group.rank in one.targets]
                 if own and group.rank in beside[span.part]:
-                    take(own, memory.read_once(manifest.parts[span.part], span.start, span.stop), span.start, filled)
+                    with contextlib.suppress(PartInvalid):  # it is noted, and no worker uses anything
+                        there = memory.read_once(manifest.parts[span.part], span.start, span.stop)
+                        take(own, there, span.start, filled)
             left = without_targets(plan, beside)
-            fetch(manifest, left, memory, group, filled, find_host_peers(group, left))
-        problems = [(slots[file][0], file, slots[file][1], reason) for file, reason in memory.bad.items()]
-        return None if filled is None else Restored(manifest, filled, memory.bytes_read), problems
+            near = find_host_peers(group, left)
+            sent = fetch(manifest, arranged(left, near.hosts), memory, group, filled, near).bytes_sent
+        problems = [(node, slots[file][0], slots[file][1], reason) for file, reason in memory.bad.items()]
+        return None if filled is None else Restored(manifest, filled, memory.bytes_read, sent), problems
+
+
+def checker(span: ByteSpan, ranks: Sequence[int], number: int) -> int | None:
+    """Which of a node's ranks checks the node's copy of a span's bytes; None when nobody there uses them. Pure.
+
+    `number`: of the span in its plan, so that ranks take turns.
+    """
+    if span.reader in ranks:
+        return span.reader
+    used = any(target in ranks for delivery in span.deliveries for target in delivery.targets)
+    return ranks[number % len(ranks)] if used else None
 
 
 class _Memory:
     """Verified reads out of the arenas of this node."""
 
     def __init__(self, folder: Path, slots: Mapping[str, tuple[str, int, int]]) -> None:
+        """`slots`: by the file of a part, the snapshot on this node: its file, slot and number."""
         self._folder, self._slots = folder, slots
         self._arenas: dict[str, Arena] = {}
         self._room = memoryview(bytearray(SPAN_BYTES))
@@ -218,20 +254,29 @@ class _Memory:
             self.bad.setdefault(part.file, str(error))
 
     def read(self, part: Part, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop) of a snapshot, checked before, by us or by another worker of this node."""
-        self.bytes_read += stop - start
-        return self._look(part, start, memoryview(bytearray(stop - start)))
+        """Bytes [start, stop) of a snapshot, checked before, by us or by another worker of this node.
+
+        Raises PartInvalid, and notes it in `bad`, when they cannot be read any more.
+        """
+        return self._read(part, start, memoryview(bytearray(stop - start)))
 
     def read_once(self, part: Part, start: int, stop: int) -> memoryview:
         """The same; what is returned holds until the next call."""
-        self.bytes_read += stop - start
-        return self._look(part, start, self._room[: stop - start])
+        return self._read(part, start, self._room[: stop - start])
+
+    def _read(self, part: Part, start: int, room: memoryview) -> memoryview:
+        self.bytes_read += len(room)
+        try:
+            return self._look(part, start, room)
+        except (OSError, CheckpointError) as error:
+            self.bad.setdefault(part.file, str(error))
+            raise PartInvalid(f"{part.file}: {error}") from None
 
     def _look(self, part: Part, start: int, room: memoryview) -> memoryview:
-        _, slot, seq = self._slots[part.file]
-        arena = self._arenas.get(part.file)
+        file, slot, seq = self._slots[part.file]
+        arena = self._arenas.get(file)
         if arena is None:
-            arena = self._arenas[part.file] = Arena.open(self._folder / part.file)
+            arena = self._arenas[file] = Arena.open(self._folder / file)
             # No worker writes while all restore; but the file may not be what was reported.
             if not any(one.slot == slot and one.seq == seq for one in arena.snapshots()):
                 raise PartInvalid("is gone")

@@ -33,6 +33,10 @@ class Delivery:
     """Where in the file that entry begins."""
     targets: tuple[int, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        return self.shard.count * self.tensor.item_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class ByteSpan:
@@ -43,6 +47,11 @@ class ByteSpan:
     stop: int
     reader: int
     deliveries: tuple[Delivery, ...]
+
+    def groups(self) -> list[tuple[tuple[int, ...], list[Delivery]]]:
+        """Its deliveries by the workers that want them: each group is one message. The same for all workers."""
+        ordered = sorted(self.deliveries, key=lambda d: d.targets)
+        return [(targets, list(group)) for targets, group in itertools.groupby(ordered, key=lambda d: d.targets)]
 
 
 def read_plan(

@@ -23,6 +23,7 @@ from holdfast.checkpoint.restore.exchange import fetch
 from holdfast.checkpoint.restore.host_peers import PeerTransport, Sending, find_host_peers
 from holdfast.checkpoint.restore.inspect import Progress
 from holdfast.checkpoint.restore.reading import read_plan
+from holdfast.checkpoint.restore.routes import arranged
 from holdfast.checkpoint.restore.same_step import SameStep
 from holdfast.checkpoint.stores.folder import MANIFEST, Slot, committed, parse_manifest
 from holdfast.checkpoint.stores.store import Store
@@ -40,7 +41,9 @@ class Restored:
     held: Mapping[str, Sequence[HeldShard]]
     """The shards that the layout gives it, in that order."""
     bytes_read: int
-    """Bytes that this worker read from stores for it."""
+    """Bytes that this worker read for it, from stores or from snapshots."""
+    bytes_sent: int
+    """Bytes of it that this worker sent to other hosts."""
 
 
 def always(manifest: Manifest) -> bool:
@@ -152,10 +155,11 @@ def _load(
     plan = read_plan(manifest, layout)
     filled = choose(places, layout, group.rank)
     copies = Copies(stores, slot.folder, warn, SameStep(snapshots, manifest) if snapshots is not None else None)
-    problems = fetch(manifest, plan, copies, group, filled, find_host_peers(group, plan))
-    if group.all_agree(not problems):
-        return Restored(manifest, filled, copies.bytes_read), ""
-    reported = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in problems).encode())
+    near = find_host_peers(group, plan)
+    fetched = fetch(manifest, arranged(plan, near.hosts), copies, group, filled, near)
+    if group.all_agree(not fetched.problems):
+        return Restored(manifest, filled, copies.bytes_read, fetched.bytes_sent), ""
+    reported = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in fetched.problems).encode())
     return None, _summary(reported) if group.rank == 0 else ""
 
 
@@ -199,7 +203,7 @@ def load_whole(
     plan = read_plan(manifest, layout)
     done, total = 0, sum(span.stop - span.start for span in plan)
     for span in plan:
-        problems = fetch(manifest, [span], Copies([store], slot.folder, report), _Nobody(), places)
+        problems = fetch(manifest, [span], Copies([store], slot.folder, report), _Nobody(), places).problems
         if problems:
             raise PartInvalid(f"{slot.folder}/{problems[0]}")
         done += span.stop - span.start

@@ -30,6 +30,7 @@ from holdfast.checkpoint.format.worker_state import by_the_first
 from holdfast.checkpoint.restore.group import SavingGroup
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, restore
+from holdfast.checkpoint.restore.traffic import Traffic, counted
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.throttle import Throttled
@@ -74,8 +75,10 @@ class CheckpointManager:
         self.mirrors = [open_store(url, options.timeout_s) for url in options.mirrors]
         self._rollbacks = from_environment(os.environ)
         self.last_saved: int | None = None
-        self.bytes_read = 0
-        """Bytes that this worker read from stores for the last restore."""
+        self.bytes_read = self.bytes_sent = 0
+        """Bytes that this worker read and sent for the last restore."""
+        self.traffic = Traffic()
+        """The same of all workers. Known to all alike."""
         self.source = ""
         """Where the last restore came from: memory, peer or store."""
         self.is_stored = True
@@ -119,13 +122,14 @@ class CheckpointManager:
         for size in restored.manifest.mesh.values():
             world *= size
         self.state.put_back(filled, restored.manifest.values, world == self.run.world)
-        self.bytes_read = restored.bytes_read
+        self.bytes_read, self.bytes_sent = restored.bytes_read, restored.bytes_sent
         step = restored.manifest.step
         # What only memory has, the store shall have too.
         self.last_saved = step if self.source == "store" else None
-        everywhere = sum(int(one) for one in self.group.gather(str(self.bytes_read).encode()))
+        self.traffic = counted(self.group, self.bytes_read, self.bytes_sent)
         if self.group.rank == 0:
-            self.watch.restored(step, self.source, time.monotonic() - began, everywhere)
+            seconds = time.monotonic() - began
+            self.watch.restored(step, self.source, seconds, self.traffic.read, self.traffic.sent)
             if self.claim.fence is None:
                 self.watch.warn(
                     f"{self.claim.down}: resuming from {self.source} with step {step}; retrying the store later"

@@ -49,6 +49,6 @@ class CheckpointWatch:
     phase: Callable[[str], None] = lambda name: None
     requested: Callable[[], bool] = lambda: False
     """True once after a checkpoint was asked for."""
-    restored: Callable[[int, str, float, int], None] = lambda step, source, seconds, num_bytes: None
+    restored: Callable[[int, str, float, int, int], None] = lambda step, source, seconds, read, sent: None
     warn: Callable[[str], None] = _say
     """Gets one line."""

@@ -28,7 +28,7 @@ MEANING = {
     "500": "A bug; the controller's log has the traceback.",
     "503": "An agent does not answer; try again later.",
 }
-_OF_SPANS = ("/blame", "/blame/heat", "/spans", "/timeline")
+_OF_SPANS = ("/blame", "/blame/heat", "/spans", "/spans/predicted", "/timeline")
 
 _STATUS = {NotFound: 404, Conflict: 409, UsageError: 400, Unavailable: 503}
 """By the first class that fits."""

@@ -14,6 +14,7 @@ from holdfast.controller.http.answer import answer, small
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.timeline import timeline
+from holdfast.diagnostics.timeline.beside import beside
 from holdfast.diagnostics.timeline.lanes import lanes
 
 First = Annotated[int, Query(ge=-1, description="First step; -1: the oldest in memory.")]
@@ -133,6 +134,7 @@ class Lanes(BaseModel):
     last: int
     ranks: list[int] = Field(description="Ranks with spans in this answer.")
     left_out: int = Field(description="Requested ranks that did not fit.")
+    planned: bool = Field(description="The job has reported a plan, from which its steps can be predicted.")
     kinds: list[str]
     groups: list[str]
     rank: list[int]
@@ -146,6 +148,63 @@ class Lanes(BaseModel):
     waited: list[int] = Field(description="Of `took`, from its start: waiting for the last peer.")
     bytes: list[int] = Field(description="That went over the network, as the program reported; 0: none, or unknown.")
     arrows: dict[str, list[int]] = Field(description="Columns: name (0 message, 1 last to arrive), and both ends.")
+
+
+class LateRank(BaseModel):
+    """A rank against the prediction. Seconds; below 0: earlier. null, and empty: none of its spans is there."""
+
+    rank: int
+    lane: int = Field(description="Index of its predicted lane.")
+    late_s: float | None = Field(description="By how much the computation or sum ended later that was latest.")
+    late: str = Field(description="Which that is, in words.")
+    late_id: str = Field(description="Its id in the plan.")
+    own_s: float | None = Field(
+        description="The largest delay that began on this rank: from when an action could have begun, by what was "
+        "measured of those before it, to its end, less its predicted duration."
+    )
+    own: str = Field(description="Which action that is, in words.")
+    own_id: str
+    cause: str = Field(
+        description="Of that delay: longer, message (late), idle (its rank did or awaited something else); or empty."
+    )
+    peer: int = Field(description="The rank that sent the late message; -1: none.")
+    text: str = Field(description="That delay in one line.")
+
+
+class ActionTime(BaseModel):
+    """A time that the prediction is made of."""
+
+    kind: str
+    stage: int = Field(description="Of a message the stage that receives it.")
+    seconds: float
+    samples: int = Field(description="Spans behind it; of a message, those whose receiver was waiting.")
+
+
+class Predicted(BaseModel):
+    """A step beside what the job's plan predicts for it. Columns: entry i of each is one predicted span."""
+
+    job: str
+    name: str = Field(description="The job's.")
+    step: int
+    times_of: int = Field(description="The step whose medians are the times.")
+    schedule: str
+    own_order: bool = Field(description="Ranks took another order than the plan's, and that is predicted.")
+    zero: float = Field(description="Unix seconds: the start of the step's first computation, in both.")
+    measured_s: float = Field(description="From there to the end of the last computation or sum.")
+    predicted_s: float
+    measured_bubble: float = Field(description="Share of that time in which a rank computes nothing, over all ranks.")
+    predicted_bubble: float
+    text: str = Field(description="The rank with the largest delay of its own, in one line.")
+    ranks: list[LateRank]
+    times: list[ActionTime]
+    kinds: list[str]
+    lane: list[int]
+    kind: list[int] = Field(description="Index into `kinds`.")
+    stage: list[int]
+    micro_batch: list[int] = Field(description="-1: none.")
+    turn: list[int] = Field(description="Which part of a micro-batch, or which of a stage's sums.")
+    start: list[int] = Field(description="Microseconds since `zero`.")
+    took: list[int] = Field(description="Microseconds.")
 
 
 MOST_RANKS = 4096
@@ -200,6 +259,24 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
         chosen = parse_ranks(ranks)
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(lanes(*read(), ranks=chosen, steps=steps, generation=generation)))
+
+    @api.get("/spans/predicted", response_model=Predicted, summary="A step beside what the job's plan predicts for it")
+    async def predicted(
+        request: Request,
+        job: Job,
+        step: Annotated[int, Query(ge=-1, description="-1: the newest that all ranks have reported.")] = -1,
+        times_of: Annotated[int, Query(ge=-1, description="Step whose medians are the times; -1: the same.")] = -1,
+        ranks: Annotated[str, Query(max_length=400, description='Ranks, as "0-3,8"; empty: all.')] = "",
+    ) -> Response:
+        chosen = parse_ranks(ranks)
+        read = facade.spans(job, step, step)
+        base = facade.spans(job, times_of, times_of) if times_of >= 0 else None
+
+        def compare() -> bytes:
+            table, shape = read()
+            return encode(beside(table, shape, None if base is None else lambda: base()[0], chosen))
+
+        return await answer(request, compare)
 
     @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
     async def trace(request: Request, job: Job, first: First = -1, last: Last = -1) -> Response:

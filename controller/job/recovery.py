@@ -293,11 +293,8 @@ class Recovery:
         incident = self.c.book.of_generation(reported.generation)
         if incident is None:
             return []
-        incident.source, incident.restore_s, incident.restored_bytes = (
-            reported.source,
-            reported.seconds,
-            reported.num_bytes,
-        )
+        incident.source, incident.restore_s = reported.source, reported.seconds
+        incident.restored_bytes, incident.restore_sent_bytes = reported.num_bytes, reported.sent_bytes
         if incident.live and incident.phase == "restoring":
             incident.enter("resuming", now.wall)
         return [books.saved(incident)]

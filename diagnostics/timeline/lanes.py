@@ -46,6 +46,7 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
         "last": last,
         "ranks": reported.tolist(),
         "left_out": len(np.unique(table.rank) if not ranks else set(ranks)) - len(reported),
+        "planned": bool(shape.plan),
         "kinds": list(chosen.kinds),
         "groups": list(chosen.groups),
         "rank": chosen.rank.tolist(),

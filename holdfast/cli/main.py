@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import holdfast
@@ -18,9 +20,30 @@ from holdfast.cli.serve import daemons
 if TYPE_CHECKING:  # a daemon does not need it, which saves a third of its memory
     import typer
 
-Command = Callable[..., int]
-
 _VERBATIM = {"allow_interspersed_args": False}
+# The trainer has options of its own, --help among them.
+_OWN = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A command, or a group of commands, by where it is: it is imported only when it is to run."""
+
+    panel: str
+    place: str
+    """The function of the command, or the app of the group, as MODULE:NAME under `holdfast.cli`."""
+    example: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Any:
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(f"holdfast.cli.{module}"), name)
+
+
+def _normalize(word: str) -> str:
+    from holdfast.cli.job import run
+
+    return run.normalize(word)
 
 
 def _version(wanted: bool) -> None:
@@ -31,16 +54,63 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def build() -> "typer.Typer":
-    import typer
+_ENTRIES = {
+    "demo": _Entry(usage.TRY, "demo.demo:demo", "holdfast demo --fault kill@20:rank3"),
+    "simulate": _Entry(usage.TRY, "study.simulate:simulate", "holdfast simulate --nodes 1536 --days 30 --compare"),
+    "replay": _Entry(usage.TRY, "study.replay:replay", "holdfast replay controller.jsonl --through"),
+    "schedules": _Entry(
+        usage.TRY, "study.schedules:schedules", "holdfast schedules --pp 8 --micro-batches 16 --message 0.1"
+    ),
+    "memory": _Entry(
+        usage.TRY,
+        "study.memory:memory",
+        "holdfast memory --model gpt-175b --pp 8 --tp 8 --set train.dtype=bfloat16 --limit 80GB",
+        {"context_settings": {"ignore_unknown_options": True, "allow_extra_args": True}},
+    ),
+    "rows": _Entry(usage.TRY, "study.rows:rows", "holdfast rows C1"),
+    "run": _Entry(
+        usage.RUN,
+        "job.run:run",
+        "holdfast run --nnodes 2 --nproc-per-node 8 train.py --epochs 3",
+        {"context_settings": _VERBATIM | {"token_normalize_func": _normalize}},
+    ),
+    "train": _Entry(
+        usage.RUN,
+        "job.train:train",
+        "holdfast train --steps 100 --checkpoint-dir /data/checkpoints",
+        {"context_settings": _OWN, "add_help_option": False},
+    ),
+    "checkpoint": _Entry(usage.RUN, "job.checkpoint:app"),
+    "status": _Entry(usage.WATCH, "look.status:status", "holdfast status --watch"),
+    "top": _Entry(usage.WATCH, "look.top:top", "holdfast top --nodes"),
+    "jobs": _Entry(usage.WATCH, "look.jobs:jobs", "holdfast jobs --json"),
+    "incidents": _Entry(usage.WATCH, "look.incidents:incidents", "holdfast incidents i3"),
+    "nodes": _Entry(usage.WATCH, "look.nodes:nodes", "holdfast nodes --controller gpu0:7080"),
+    "logs": _Entry(usage.WATCH, "look.logs:logs", "holdfast logs 3 --since 30m"),
+    "blame": _Entry(usage.WATCH, "look.blame:blame", "holdfast blame --steps 100:200"),
+    "timeline": _Entry(usage.WATCH, "look.timeline:timeline", "holdfast timeline --steps 100:110 -o trace.json"),
+    "stacks": _Entry(usage.WATCH, "look.stacks:stacks", "holdfast stacks --job llm-70b"),
+    "job": _Entry(usage.ACT, "job.job:app", "holdfast job --job llm-70b"),
+    "ack": _Entry(usage.ACT, "job.ack:ack", "holdfast ack llm-70b"),
+    "inject": _Entry(usage.ACT, "job.inject:inject", "holdfast inject kill@20:rank3"),
+    "cordon": _Entry(usage.ACT, "node.cordon:cordon", "holdfast cordon node17"),
+    "uncordon": _Entry(usage.ACT, "node.cordon:uncordon", "holdfast uncordon node17"),
+    "evict": _Entry(usage.ACT, "node.evict:evict", "holdfast evict node17"),
+    "diagnose": _Entry(usage.ACT, "node.diagnose:diagnose", "holdfast diagnose node17 node18 --suite full"),
+    "controller": _Entry(
+        usage.OPERATE, "serve.controller:controller", "holdfast controller --state-dir /var/lib/holdfast"
+    ),
+    "agent": _Entry(usage.OPERATE, "serve.agent:agent", "holdfast agent --controller gpu0:7070 --node-name node17"),
+    "certs": _Entry(usage.OPERATE, "serve.certs:certs", "holdfast certs --dir certs --host gpu0 --node node17"),
+    "dashboards": _Entry(usage.OPERATE, "serve.dashboards:app"),
+    "notify": _Entry(usage.OPERATE, "node.notify:app"),
+    "deploy": _Entry(usage.OPERATE, "serve.deploy:app"),
+}
 
-    from holdfast.cli.demo import demo
-    from holdfast.cli.job import ack, checkpoint, inject, job, run
-    from holdfast.cli.job import train as train_command
-    from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline, top
-    from holdfast.cli.node import cordon, diagnose, evict, notify
-    from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
-    from holdfast.cli.study import replay, rows, schedules, simulate
+
+def build(names: Iterable[str] = tuple(_ENTRIES)) -> "typer.Typer":
+    """The program with the commands of these names. Typer takes longer to make all than most of them take to run."""
+    import typer
 
     app = typer.Typer(
         help=holdfast.__doc__,
@@ -56,53 +126,25 @@ def build() -> "typer.Typer":
     ) -> None:
         pass
 
-    def add(group: str, body: Command, line: str, **more: Any) -> None:
-        app.command(rich_help_panel=group, epilog=usage.example(line), **more)(body)
-
-    # The trainer has options of its own, --help among them.
-    own = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-    add(usage.TRY, demo.demo, "holdfast demo --fault kill@20:rank3")
-    add(usage.TRY, simulate.simulate, "holdfast simulate --nodes 1536 --days 30 --compare")
-    add(usage.TRY, replay.replay, "holdfast replay controller.jsonl --through")
-    add(usage.TRY, schedules.schedules, "holdfast schedules --pp 8 --micro-batches 16 --message 0.1")
-    add(usage.TRY, rows.rows, "holdfast rows C1")
-    add(
-        usage.RUN,
-        run.run,
-        "holdfast run --nnodes 2 --nproc-per-node 8 train.py --epochs 3",
-        context_settings=_VERBATIM | {"token_normalize_func": run.normalize},
-    )
-    add(
-        usage.RUN,
-        train_command.train,
-        "holdfast train --steps 100 --checkpoint-dir /data/checkpoints",
-        context_settings=own,
-        add_help_option=False,
-    )
-    app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=usage.RUN)
-    add(usage.WATCH, status.status, "holdfast status --watch")
-    add(usage.WATCH, top.top, "holdfast top --nodes")
-    add(usage.WATCH, jobs.jobs, "holdfast jobs --json")
-    add(usage.WATCH, incidents.incidents, "holdfast incidents i3")
-    add(usage.WATCH, nodes.nodes, "holdfast nodes --controller gpu0:7080")
-    add(usage.WATCH, logs.logs, "holdfast logs 3 --since 30m")
-    add(usage.WATCH, blame.blame, "holdfast blame --steps 100:200")
-    add(usage.WATCH, timeline.timeline, "holdfast timeline --steps 100:110 -o trace.json")
-    add(usage.WATCH, stacks.stacks, "holdfast stacks --job llm-70b")
-    app.add_typer(job.app, name="job", rich_help_panel=usage.ACT, epilog=usage.example("holdfast job --job llm-70b"))
-    add(usage.ACT, ack.ack, "holdfast ack llm-70b")
-    add(usage.ACT, inject.inject, "holdfast inject kill@20:rank3")
-    add(usage.ACT, cordon.cordon, "holdfast cordon node17")
-    add(usage.ACT, cordon.uncordon, "holdfast uncordon node17")
-    add(usage.ACT, evict.evict, "holdfast evict node17")
-    add(usage.ACT, diagnose.diagnose, "holdfast diagnose node17 node18 --suite full")
-    add(usage.OPERATE, controller.controller, "holdfast controller --state-dir /var/lib/holdfast")
-    add(usage.OPERATE, agent.agent, "holdfast agent --controller gpu0:7070 --node-name node17")
-    add(usage.OPERATE, certs.certs, "holdfast certs --dir certs --host gpu0 --node node17")
-    app.add_typer(dashboards.app, name="dashboards", rich_help_panel=usage.OPERATE)
-    app.add_typer(notify.app, name="notify", rich_help_panel=usage.OPERATE)
-    app.add_typer(deploy.app, name="deploy", rich_help_panel=usage.OPERATE)
+    for name in names:
+        entry = _ENTRIES[name]
+        more = dict(entry.more, rich_help_panel=entry.panel)
+        if entry.example:
+            more["epilog"] = usage.example(entry.example)
+        body = entry.load()
+        if isinstance(body, typer.Typer):
+            app.add_typer(body, name=name, **more)
+        else:
+            app.command(name, **more)(body)
     return app
+
+
+def _needed(words: Sequence[str]) -> Iterable[str]:
+    """Names of the commands that these words may lead to: all, unless they begin with one that leads to no other."""
+    first = words[0] if words else ""
+    if first == "--version":
+        return ()
+    return [first] if first in _ENTRIES else tuple(_ENTRIES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +174,9 @@ def _command(words: list[str]) -> int:
     from typer.main import get_command
 
     try:
-        code = usage.without_types(get_command(build()), words).main(words, "holdfast", standalone_mode=False)
+        code = usage.without_types(get_command(build(_needed(words))), words).main(
+            words, "holdfast", standalone_mode=False
+        )
         return code if isinstance(code, int) else 0
     except typer.Abort as error:
         return code_of(error.__cause__)

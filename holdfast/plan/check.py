@@ -141,17 +141,17 @@ def _sharding(plan: Plan) -> Iterator[str]:
 
 
 def _apart(plan: Plan) -> Iterator[str]:
-    """Replicas of a stage on several ranks reduce their gradients together: equally often, in one order."""
+    """Replicas of a stage on several ranks gather and reduce it together: equally often, in one order."""
     if plan.pipes == 1:
         return
-    shared: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    shared: dict[tuple[int, int], dict[int, list[tuple[Op, int]]]] = defaultdict(lambda: defaultdict(list))
     for rank, action in plan.actions():
-        if action.op is Op.REDUCE_GRAD:
+        if action.op in (Op.UNSHARD, Op.REDUCE_GRAD):
             for peer in set(plan.ranks_of(action.stage)) - {rank}:
-                shared[min(rank, peer), max(rank, peer)][rank].append(action.stage)
+                shared[min(rank, peer), max(rank, peer)][rank].append((action.op, action.stage))
     for (one, other), stages in sorted(shared.items()):
         if stages[one] != stages[other]:
-            yield f"ranks {one} and {other} reduce the gradients of shared stages in different orders"
+            yield f"ranks {one} and {other} gather or reduce shared stages in different orders"
 
 
 def _stuck(plan: Plan) -> Iterator[str]:

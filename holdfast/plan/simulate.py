@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.plan.memory import live
 from holdfast.plan.needs import dependencies, messages
-from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, RECEIVES, SENDS, Action, Op, Plan, Resource
+from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, Action, Op, Plan, Resource
 
 Duration = Callable[[Action], float]
 """Seconds (or any unit) that an action keeps its rank busy."""
@@ -139,13 +139,12 @@ def _queues(plan: Plan, by_resource: bool, needs: dict[str, tuple[str, ...]]) ->
 def _with_replicas(plan: Plan) -> dict[str, tuple[str, ...]]:
     """What each action needs, where a reduction over the pipes begins when the last of its ranks is there."""
     needs = dependencies(plan)
-    backwards: dict[int, list[str]] = defaultdict(list)
-    for _, action in plan.actions():
-        if action.op in LAST_BACKWARDS:
-            backwards[action.stage].append(action.id)
-    for _, action in plan.actions():
-        if action.op is Op.REDUCE_GRAD and plan.pipes > 1:
-            needs[action.id] = tuple(dict.fromkeys((*needs[action.id], *backwards[action.stage])))
+    reductions = [action for _, action in plan.actions() if action.op is Op.REDUCE_GRAD and plan.pipes > 1]
+    together: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for one in reductions:
+        together[one.stage, one.turn // plan.pipes] += needs[one.id]
+    for one in reductions:
+        needs[one.id] = tuple(dict.fromkeys(together[one.stage, one.turn // plan.pipes]))
     return needs
 
 

@@ -810,6 +810,7 @@ class StateRestored(google.protobuf.message.Message):
     SOURCE_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     NUM_BYTES_FIELD_NUMBER: builtins.int
+    SENT_BYTES_FIELD_NUMBER: builtins.int
     job: builtins.str
     generation: builtins.int
     step: builtins.int
@@ -818,6 +819,9 @@ class StateRestored(google.protobuf.message.Message):
     """memory, peer or store"""
     seconds: builtins.float
     num_bytes: builtins.int
+    """read, by all ranks"""
+    sent_bytes: builtins.int
+    """from host to host, by all ranks"""
     def __init__(
         self,
         *,
@@ -827,8 +831,9 @@ class StateRestored(google.protobuf.message.Message):
         source: builtins.str = ...,
         seconds: builtins.float = ...,
         num_bytes: builtins.int = ...,
+        sent_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "job", b"job", "num_bytes", b"num_bytes", "seconds", b"seconds", "source", b"source", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "job", b"job", "num_bytes", b"num_bytes", "seconds", b"seconds", "sent_bytes", b"sent_bytes", "source", b"source", "step", b"step"]) -> None: ...
 
 global___StateRestored = StateRestored
 

@@ -229,15 +229,15 @@ def _event(event: t.Event, refused: Refused) -> t.Event:
                 count(refused, "step")
             return dataclasses.replace(event, seconds=seconds, frameworks=_cut(event.frameworks, refused, 200))
         case t.StateRestored():
-            step, size = (
-                bounds.whole(event.step, 0, bounds.MAX_STEP),
-                bounds.whole(event.num_bytes, 0, bounds.MAX_COUNT),
-            )
+            step = bounds.whole(event.step, 0, bounds.MAX_STEP)
+            size, sent = (bounds.whole(one, 0, bounds.MAX_COUNT) for one in (event.num_bytes, event.sent_bytes))
             seconds = bounds.amount(event.seconds) if event.seconds == event.seconds else 0.0
-            if (step, size, seconds) != (event.step, event.num_bytes, event.seconds):
+            if (step, size, sent, seconds) != (event.step, event.num_bytes, event.sent_bytes, event.seconds):
                 count(refused, "step")
             source = _cut(event.source, refused, 16)
-            return dataclasses.replace(event, step=step, num_bytes=size, seconds=seconds, source=source)
+            return dataclasses.replace(
+                event, step=step, num_bytes=size, sent_bytes=sent, seconds=seconds, source=source
+            )
 
 
 def _result(result: msg.CommandResult, refused: Refused) -> msg.CommandResult:

@@ -351,6 +351,8 @@ class StateRestored:
     seconds: float
     num_bytes: int
     """Of all ranks together, read from there."""
+    sent_bytes: int = 0
+    """Of all ranks together, sent from host to host."""
 
 
 @dataclass(frozen=True, slots=True)

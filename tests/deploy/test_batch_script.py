@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.deploy.parse import parse
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "holdfast.sbatch"
-# The controller replies to the second request, and stays until it is stopped. A call is written at once: others run too.
+# The controller replies to the second request, and stays until it is stopped. A call is one write: others run beside.
 HOLDFAST = """#!/bin/bash
 printf -v line "%q " "$@"
 echo "$line" >> calls

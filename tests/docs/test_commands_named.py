@@ -38,8 +38,9 @@ def problem(typed: str) -> str:
             return f"no command `holdfast{path} {words[0]}`"
         command, path = command.commands[words[0]], f"{path} {words[0]}"
         words = words[1:]
-    if command.name == "train":  # its options are the trainer's
+    if command.name in ("train", "memory"):  # the trainer's options
         known = {option for action in build_parser()._actions for option in action.option_strings}
+        known |= {option for parameter in command.params for option in parameter.opts}
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
         return f"No such option: {unknown[0]}" if unknown else ""
     return _problem_of(command, words)

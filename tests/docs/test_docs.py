@@ -28,7 +28,12 @@ BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```", 
 LINK = re.compile(r'\]\((?P<to>[^)\s]+)\)|(?:src|srcset)="(?P<file>[^"]+)"')
 FOLDERS = "agent|benchmarks|checkpoint|controller|dashboards|deploy|diagnostics|docs|holdfast|proto|tests|trainer"
 OURS = re.compile(rf"`(?P<path>(?:{FOLDERS})/[\w/.*-]+\.(?:py|toml|proto|yml))`")
-TO_BE_WRITTEN = {"controller/detectors/heat.py", "diagnostics/checks/my_test.py", "trainer/schedules/NAME.py"}
+TO_BE_WRITTEN = {
+    "controller/detectors/heat.py",
+    "diagnostics/checks/my_test.py",
+    "trainer/optim/NAME.py",
+    "trainer/schedules/NAME.py",
+}
 """Files that a how-to has its reader make."""
 
 

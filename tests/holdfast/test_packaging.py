@@ -42,6 +42,14 @@ def test_the_command_line_is_light_until_a_command_runs() -> None:
     assert not {name for name in loaded if re.match(r"holdfast\.(agent|controller|trainer|checkpoint|proto)\b", name)}
 
 
+@pytest.mark.parametrize(("words", "own"), [(["ack", "--help"], {"job", "job.ack"}), (["--version"], set())])
+def test_a_command_imports_no_other(words: list[str], own: set[str]) -> None:
+    loaded = loaded_by(f"from holdfast.cli.main import main; main({words!r})")
+    rooms = re.compile(r"holdfast\.cli\.((demo|job|look|node|serve|study)\b.*)")
+    found = {match[1] for name in loaded if (match := rooms.fullmatch(name))}
+    assert found == own | {"serve", "serve.daemons"}  # the short way in, which every start takes
+
+
 def test_one_torch_for_all() -> None:
     """Any other spelling than the pinned one may fetch gigabytes."""
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import os
 import warnings
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` is, where type checkers see it
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -52,7 +56,7 @@ class RankMesh:
 
     @property
     def tp(self) -> DeviceMesh:
-        return self.device_mesh["tp"]
+        return self._of_stages["tp"]
 
     @property
     def dp(self) -> DeviceMesh:
@@ -74,16 +78,39 @@ class RankMesh:
         ranks = [layout.rank(p, self.dp_rank, self.tp_rank) for p in range(layout.pp)]
         return group_of(ranks, self.timeout, "pp-back")
 
-    @functools.cached_property
-    def all_pipes(self) -> dist.ProcessGroup:
-        """The ranks with replicas of this rank's stages, in all pipes and all of dp: the same ones for each stage.
+    @property
+    def replicas(self) -> DeviceMesh:
+        """The ranks at this place in tp that hold this rank's stages, each of them the same ones: dp, in all pipes."""
+        return self._of_stages["dp"]
 
-        Called by all of them together, the first time.
+    @functools.cached_property
+    def _of_stages(self) -> DeviceMesh:
+        """All ranks with parts of this rank's stages, as (dp, tp); dp goes through all pipes.
+
+        What is sharded over both axes needs one mesh of both. With several pipes, called by all of these ranks together
+        the first time.
         """
         layout = self.layout
-        columns = sorted({p for stage in layout.stages_of(self.pp_rank) for p in layout.ranks_of(stage)})
-        ranks = [layout.rank(p, d, self.tp_rank) for p in columns for d in range(layout.dp)]
-        return group_of(ranks, self.timeout, "pipes")
+        if layout.pipes == 1:
+            return self.device_mesh
+        places = layout.peers_of(self.pp_rank)
+        ranks = torch.arange(layout.world).view(layout.pp, -1, layout.tp)[places].reshape(-1, layout.tp)
+        pipes = group_of(ranks[:, self.tp_rank].tolist(), self.timeout, "pipes")
+        groups = [pipes, self.device_mesh.get_group("tp")]
+        return DeviceMesh.from_group(groups, self.device.type, ranks, mesh_dim_names=("dp", "tp"))
+
+    def whole_stages(self) -> dist.ProcessGroup:
+        """The ranks that together hold every part of this rank's stages: `replicas`, each with its tp ranks.
+
+        Called by all of them together.
+        """
+        layout = self.layout
+        if self.tp_size == 1 or layout.replicas == 1:
+            return (self.replicas if self.tp_size == 1 else self.tp).get_group()
+        if layout.replicas * self.tp_size == layout.world:
+            return everyone()
+        ranks = [rank for p in layout.peers_of(self.pp_rank) for d in range(layout.dp) for rank in layout.line(p, d)]
+        return group_of(ranks, self.timeout, "stage")
 
     @property
     def has_loss(self) -> bool:
@@ -210,10 +237,29 @@ def _hosts(launch: Launch) -> list[int]:
 def group_of(ranks: Sequence[int], timeout: timedelta, name: str) -> dist.ProcessGroup:
     """A group that its members alone make. The only place that makes one: a group without a timeout of its own waits
     torch's half hour for a rank that stopped, or NCCL's ten minutes, whatever the group of all ranks has."""
-    group: dist.ProcessGroup = dist.new_group(
-        list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name
-    )
+    with _named_by_members():
+        group: dist.ProcessGroup = dist.new_group(
+            list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name
+        )
     return group
+
+
+@contextmanager
+def _named_by_members() -> Iterator[None]:
+    """torch names a group by its members and by how many groups this rank is in. Of ranks that are in unlike numbers
+    of them, each would wait under a name of its own. Here the name is that of the members, and how often they have
+    made a group already, which they agree on."""
+    theirs = c10d._hash_ranks_to_str
+
+    def name_of(ranks: Sequence[int]) -> str:
+        names = (hashlib.sha256(f"{list(ranks)} {number}".encode()).hexdigest() for number in itertools.count())
+        return next(name for name in names if name not in c10d._world.pg_names.values())
+
+    c10d._hash_ranks_to_str = name_of
+    try:
+        yield
+    finally:
+        c10d._hash_ranks_to_str = theirs
 
 
 def everyone() -> dist.ProcessGroup:

@@ -8,7 +8,7 @@ traffic, and one rounding less in bfloat16.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -22,6 +22,7 @@ from holdfast.trainer.model.functions import applied
 
 _is_wanted = False  # not context variables: on a GPU backward runs in a thread of autograd's
 _is_alone = False
+_watchers: Mapping[int, Callable[[Tensor, Tensor], None]] = {}
 
 
 @contextmanager
@@ -45,6 +46,18 @@ def alone(is_alone: bool) -> Iterator[None]:
         yield
     finally:
         _is_alone = before
+
+
+@contextmanager
+def watching(watchers: Mapping[int, Callable[[Tensor, Tensor], None]]) -> Iterator[None]:
+    """As long as this lasts, backward hands what a matrix was multiplied with, (..., in), and the gradient of what came
+    of it, (..., out), to its watcher, by id of the parameter: once for each product, recomputed or not."""
+    global _watchers
+    before, _watchers = _watchers, watchers
+    try:
+        yield
+    finally:
+        _watchers = before
 
 
 def is_alone() -> bool:
@@ -72,7 +85,8 @@ def multiply(x: Tensor, weight: Tensor) -> Tensor:
 def multiply_all(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     """`multiply` of one x and each of some weights. Backward adds up what they make of x as it makes it."""
     # What is not a parameter itself, such as a DTensor's local part, has its gradient added up elsewhere.
-    if _is_alone or not weights[0].is_leaf or is_dynamo_compiling():
+    is_watched = bool(_watchers) and any(id(weight) in _watchers for weight in weights)
+    if (_is_alone and not is_watched) or not weights[0].is_leaf or is_dynamo_compiling():
         return tuple(map(F.linear, repeat(x), weights))
     products: tuple[Tensor, ...] = _multiply(x, *weights)
     return products
@@ -99,6 +113,10 @@ class _Multiply(torch.autograd.Function):
             of_x = grads[0] @ weights[0]
             for grad, weight in zip(grads[1:], weights[1:], strict=True):
                 of_x.view(-1, x.shape[-1]).addmm_(grad.flatten(0, -2), weight)
+        if _watchers:
+            for parameter, grad, is_needed in zip(ctx.parameters, grads, needs, strict=True):
+                if is_needed and (watcher := _watchers.get(id(parameter))) is not None:
+                    watcher(x, grad)
         return of_x, *[
             _added(parameter, grad, x) if is_needed else None
             for parameter, grad, is_needed in zip(ctx.parameters, grads, needs, strict=True)

@@ -9,7 +9,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.trainer.model.sequence_parallel import own_positions
 from holdfast.trainer.model.tensor_parallel import all_reduce
+from holdfast.trainer.settings.config import ParallelConfig
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -23,6 +25,27 @@ def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | No
         return F.cross_entropy(flat, wanted)
     losses: Tensor = _SplitCrossEntropy.apply(flat, wanted, group)  # type: ignore[no-untyped-call]
     return losses.mean()
+
+
+def mean_loss(
+    logits: Tensor, targets: Tensor, group: dist.ProcessGroup, parallel: ParallelConfig, micro_batches: int
+) -> Tensor:
+    """This rank's loss of a micro-batch, as its share of the mean over a replica's `micro_batches`.
+
+    `logits` as the head gives them on a rank of the tp `group`, `targets` (batch, seq) whole.
+    """
+    if logits.dtype == torch.bfloat16:
+        logits = logits.float()
+    if parallel.shard_vocabulary:
+        return cross_entropy(logits, targets, group) / micro_batches
+    if not is_split(parallel):
+        return cross_entropy(logits, targets) / micro_batches
+    return cross_entropy(logits, own_positions(targets, group)) / (micro_batches * group.size())
+
+
+def is_split(parallel: ParallelConfig) -> bool:
+    """Whether each tp rank has whole logits, but at its own positions only."""
+    return parallel.sequence and not parallel.shard_vocabulary
 
 
 class _SplitCrossEntropy(torch.autograd.Function):

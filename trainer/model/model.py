@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -204,6 +205,9 @@ class ModelStage(nn.Module):
         self.layers = nn.ModuleDict({str(i): kind(f"layers.{i}", model, site, make, moment) for i in layers})
         self.recompute = _alike(recompute_of(config.train.recompute, index), len(layers))
         """What each layer recomputes of a micro-batch: none, selective or full."""
+        self.without_way_back: Callable[[], int] = lambda: 0
+        """How many of its first layers have no backward in this step, and the embedding with them."""
+        self.moment = moment
         self.saved: StageBytes | None = None
         """What it keeps of a micro-batch, where that has been measured."""
         self.head = Head(vocab, model, make, shard, site) if self.is_last else None
@@ -217,12 +221,15 @@ class ModelStage(nn.Module):
         within the replica. Returns as `boundary`, or logits from the last stage.
         """
         number = micro_batch if self.dropout.rate else 0  # only dropout reads it
-        x = self.before(x, number)
+        skipped = self.without_way_back()
+        with _way_back(not skipped):
+            x = self.before(x, number)
         recomputes = self.recompute(micro_batch)
         if self.sub_batches > 1:
             return self.behind(pipelined(x, self._sections(recomputes), self._group, self.sub_batches))
-        for layer, recompute in zip(self.layers.values(), recomputes, strict=True):
-            x = layer(x, self.rotation, number, recompute)
+        for place, (layer, recompute) in enumerate(zip(self.layers.values(), recomputes, strict=True)):
+            with _way_back(place >= skipped):
+                x = layer(x, self.rotation, number, recompute)
         return self.behind(x)
 
     def _sections(self, recomputes: Sequence[str]) -> list[Section]:
@@ -246,6 +253,11 @@ class ModelStage(nn.Module):
             return x
         table = self.embed.weight if self.embed is not None and self.is_tied else None
         return self.head(x, table)  # type: ignore[no-any-return]
+
+
+def _way_back(is_kept: bool) -> AbstractContextManager[None]:
+    """For layers without a backward autograd keeps nothing."""
+    return nullcontext() if is_kept else torch.no_grad()
 
 
 def _alike(recompute: str, layers: int) -> Callable[[int], Sequence[str]]:

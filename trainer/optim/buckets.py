@@ -117,7 +117,7 @@ class GradientMeans:
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
-        self.num_bytes = sum(sizes)
+        self._num_bytes = sum(sizes)
         self._buckets = [
             _Bucket(order[p.start : p.stop], wides[p.start], piggybacked if p.stop == len(order) else None)
             for p in cut(sizes, fewest)
@@ -128,6 +128,11 @@ class GradientMeans:
             for place, parameter in enumerate(bucket.parameters):
                 final = partial(self._final, bucket, place)
                 parameter.register_post_accumulate_grad_hook(final)  # type: ignore[no-untyped-call]  # torch's
+
+    @property
+    def num_bytes(self) -> int:
+        """Gradients that a replica adds up with others in a step."""
+        return self._num_bytes
 
     def expect(self) -> None:
         """The backward that follows is the last one of the step: what it leaves on a parameter is final."""

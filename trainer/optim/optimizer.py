@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.plan.plan import Op
-from holdfast.trainer.mesh.mesh import RankMesh, everyone, group_of
+from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.slices import Slice
-from holdfast.trainer.optim.update_rules import Target, rule
+from holdfast.trainer.optim.update_rules import Peers, Target, Watcher, rule
 from holdfast.trainer.settings.config import OptimConfig
 from holdfast.trainer.settings.learning_rate import learning_rate
 from holdfast.trainer.telemetry import spans
@@ -31,8 +30,11 @@ MASTER = "master"
 class Optimizer:
     """Updates slices. The learning rate is a function of the step, counted from 0."""
 
-    def __init__(self, config: OptimConfig, slices: Sequence[Slice], mesh: RankMesh, sums: Callable[[], None]) -> None:
-        """`sums` completes gradients of which other ranks have a part. Called by all ranks together."""
+    def __init__(
+        self, config: OptimConfig, slices: Sequence[Slice], mesh: RankMesh, sums: Callable[[], None], rows: int = 0
+    ) -> None:
+        """`sums` completes gradients of which other ranks have a part; `rows`: tokens of this rank in a step. Called by
+        all ranks together."""
         self.config, self.all, self._sums = config, list(slices), sums
         self._stages = mesh.layout.held_by(mesh.pp_rank)
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
@@ -42,16 +44,25 @@ class Optimizer:
         self._updated = [_master(piece) for piece in self.all]
         self._place = {id(piece): index for index, piece in enumerate(self.all)}
         targets = [
-            Target(shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied)
+            Target(shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied, piece.name, piece.parameter)
             for piece, shard in zip(self.all, self._updated, strict=True)
         ]
-        self._rule = rule(config, targets, _stage_group(mesh))
+        pipeline = mesh.pp_group if mesh.layout.pp > 1 else None
+        self._rule = rule(config, targets, Peers(mesh.whole_stages(), pipeline, rows))
         self.skips_on_device = mesh.device.type == "cuda" and self._rule.heeds_bad
         """Whether an update is started before the host knows that it is wanted."""
         self.holds_all = mesh.layout.pp == mesh.layout.tp == 1 and not any(piece.is_sharded for piece in slices)
         """Whether the gradients here are all there are, the same on every rank."""
         copies = [1 if self.holds_all else piece.copies for piece in self.slices]
         self._copies = torch.tensor(copies, dtype=torch.float64, device=mesh.device)
+
+    def watchers(self) -> Mapping[int, Watcher]:
+        """What wants to see the next step's products, by id of a model's parameter."""
+        return self._rule.watchers(self.applied)
+
+    def owned(self) -> Mapping[str, Tensor]:
+        """State that this rank keeps for all that hold the same parameters, whole and in whatever shape, by name."""
+        return self._rule.owned()
 
     def collect(self) -> None:
         """Move the gradients of the step to the shards, and complete them."""
@@ -141,17 +152,6 @@ def _master(piece: Slice) -> nn.Parameter:
     if piece.shard.dtype != torch.bfloat16:
         return piece.shard
     return nn.Parameter(piece.shard.detach().float())
-
-
-def _stage_group(mesh: RankMesh) -> dist.ProcessGroup:
-    """All ranks of this pipeline rank: together they hold every part of the same parameters."""
-    layout = mesh.layout
-    if mesh.tp_size == 1 or layout.dp == 1:
-        return (mesh.dp if mesh.tp_size == 1 else mesh.tp).get_group()
-    if layout.pp == 1:
-        return everyone()
-    first = layout.rank(mesh.pp_rank, 0, 0)
-    return group_of(range(first, first + layout.dp * mesh.tp_size), mesh.timeout, "stage")
 
 
 def _grad(piece: Slice) -> Tensor:

@@ -26,25 +26,31 @@ from holdfast.trainer.model.model import ModelStage, sum_precision
 from holdfast.trainer.settings.config import Config
 
 
-def by_layer(config: Config, dp: int) -> bool:
+def by_layer(config: Config, replicas: int) -> bool:
     """Whether parameters are gathered and freed layer by layer, inside each forward and backward."""
-    return dp > 1 and config.parallel.zero == 3 and config.parallel.zero_unit == "layer"
+    return replicas > 1 and config.parallel.zero == 3 and config.parallel.zero_unit == "layer"
 
 
 def share(stage: ModelStage, config: Config, mesh: RankMesh) -> None:
-    """Cut the stage's parameters over dp as parallel.zero says. Called once, before anything refers to them."""
-    if mesh.layout.dp == 1 or config.parallel.zero == 0:
+    """Cut the stage's parameters over its replicas as parallel.zero says. Called once, before anything refers to them.
+
+    Replicas in dp have a mean each, of the same weight; those in several pipes have parts of one, which add up.
+    """
+    if mesh.layout.replicas == 1 or config.parallel.zero == 0:
         return
     policy = sum_precision(config)
-    units = units_of(stage) if by_layer(config, mesh.layout.dp) else []
+    units = units_of(stage) if by_layer(config, mesh.layout.replicas) else []
     for module in (*units, stage):
-        fully_shard(module, mesh=mesh.dp, reshard_after_forward=bool(units), mp_policy=policy)
+        fully_shard(module, mesh=mesh.replicas, reshard_after_forward=bool(units), mp_policy=policy)
     shards = [module for module in (*units, stage) if isinstance(module, FSDPModule)]
     for shard in shards:
         if mesh.device.type == "cpu":
             _talk_over_gloo(shard, bool(units))
         if config.train.dtype == "bfloat16" and config.parallel.zero >= 2:
             shard.set_all_reduce_hook(FineSum(_own_parameters(shard)))
+        if mesh.layout.pipes > 1:
+            shard.set_gradient_divide_factor(mesh.layout.dp)
+            shard.set_force_sum_reduction_for_comms(True)  # gloo has no sum of products, which torch would choose
     if units:
         _prefetch(shards[-1], shards[:-1])
 
@@ -64,14 +70,14 @@ class FineSum:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
-        self._sum: Tensor | None = None
+        self.sum: Tensor | None = None
 
     def __call__(self, reduced: Tensor) -> None:
         is_first = any(parameter.grad is None for parameter in self._parameters)
-        if self._sum is None or is_first:
-            self._sum = reduced.clone()
+        if self.sum is None or is_first:
+            self.sum = reduced.clone()
         else:
-            reduced.copy_(self._sum.add_(reduced))
+            reduced.copy_(self.sum.add_(reduced))
         for parameter in self._parameters:
             parameter.grad = None
 

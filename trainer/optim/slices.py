@@ -29,20 +29,18 @@ class Slice:
     shard: nn.Parameter
     """The same memory as a plain tensor, for the optimizer and checkpoints."""
     holders: int
-    """How many ranks hold this same slice of the same stage in the same pipe."""
+    """How many ranks hold this same slice of the same stage."""
     is_split: bool
     """Whether tp ranks hold different parts of it."""
     is_tied: bool
     """Whether another stage holds it too."""
     is_sharded: bool
-    """Whether dp ranks hold different rows of it. With tp alone, or ZeRO stage 0, they do not."""
-    pipes: int = 1
-    """In how many pipes there is a replica of the stage."""
+    """Whether replicas hold different rows of it. With tp alone, or ZeRO stage 0, they do not."""
 
     @property
     def copies(self) -> int:
-        """How many ranks hold it, those with its copy in the other stage or in another pipe included."""
-        return self.holders * self.pipes * (2 if self.is_tied else 1)
+        """How many ranks hold it, those with its copy in the other stage included."""
+        return self.holders * (2 if self.is_tied else 1)
 
 
 def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
@@ -57,10 +55,9 @@ def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
             is_split = placed is not None and mesh.tp_size > 1 and placed.placements[-1].is_shard()
             is_tied = name == TIED and stage.is_tied and mesh.layout.stages > 1
             dims = 0 if placed is None else placed.device_mesh.ndim
-            is_sharded = mesh.layout.dp > 1 and dims > (1 if mesh.tp_size > 1 else 0)
-            holders = (1 if is_split else mesh.tp_size) * (1 if is_sharded else mesh.layout.dp)
-            pipes = mesh.layout.pipes
-            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded, pipes))
+            is_sharded = mesh.layout.replicas > 1 and dims > (1 if mesh.tp_size > 1 else 0)
+            holders = (1 if is_split else mesh.tp_size) * (1 if is_sharded else mesh.layout.replicas)
+            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded))
     return found
 
 

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 
 from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.model.model import DTYPES, ModelShape
+from holdfast.trainer.optim.contributions import Contributions
+from holdfast.trainer.optim.matrices import is_preconditioned
 from holdfast.trainer.optim.slices import TIED
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -45,6 +47,8 @@ class StepBytes:
     """Activations and their gradients between stages, and the two copies of a tied embedding."""
     replicas: int
     """Gathered parameters and reduced gradients."""
+    optimizer: int
+    """Preconditioned gradients, from their owners to the other replicas. Factors never go anywhere."""
     world: int
     """Loss and gradient norm."""
 
@@ -94,6 +98,7 @@ def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int) -> St
         _tensor(config, layout, stages),
         _pipeline(config, layout, vocab),
         _replicas(config, layout, plan, stages),
+        _optimizer(config, layout, stages),
         world,
     )
 
@@ -109,7 +114,7 @@ def _item(config: Config) -> int:
 
 def _copies(config: Config, layout: TrainerLayout) -> int:
     """How often replicas hold each parameter, all of them together."""
-    return layout.dp if config.parallel.zero == 0 else 1
+    return layout.replicas if config.parallel.zero == 0 else 1
 
 
 def _tensor(config: Config, layout: TrainerLayout, stages: list[list[HeldParameter]]) -> int:
@@ -151,20 +156,37 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
     return total
 
 
+def _optimizer(config: Config, layout: TrainerLayout, stages: list[list[HeldParameter]]) -> int:
+    """(P-1) sum_l numel(l), in float32 or finer; and between stages 8 bytes of each replica for the KL clip."""
+    held = [one for stage in stages for one in stage if is_preconditioned(config.optim, one.name, one.shape)]
+    clip = 2 * (layout.pp - 1) * 8 * layout.dp if config.optim.name == "dp-kfac" and config.optim.kl_clip else 0
+    return (layout.dp - 1) * sum(one.elements(1) for one in held) * max(4, _item(config)) + clip
+
+
 def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]]) -> int:
     """As often as the plan says."""
-    copies = layout.dp * layout.pipes
+    copies = layout.replicas
     if copies == 1:
         return 0
+    if config.parallel.partial_backward > 1:
+        return _contributions(config, layout, stages[0])
     times = Counter((action.op, action.stage) for _, action in plan.actions())
     item, total = _item(config), 0
     for number, stage in enumerate(stages):
         tp = layout.tps[layout.rank_of(number)]
-        if config.parallel.zero == 0 or layout.dp == 1:
-            reduced = 2 * sum(held.elements(tp) for held in stage) * max(4, item)
-            total += times[Op.REDUCE_GRAD, number] // layout.pipes * reduced * tp
+        gathers, sums = (times[op, number] // layout.pipes for op in (Op.UNSHARD, Op.REDUCE_GRAD))
+        if config.parallel.zero == 0:
+            total += sums * 2 * sum(held.elements(tp) for held in stage) * max(4, item) * tp
         else:
-            filled = sum(held.elements(tp, layout.dp) for held in stage)
-            total += times[Op.UNSHARD, number] * filled * item * tp
-            total += times[Op.REDUCE_GRAD, number] * filled * max(4, item) * tp
+            filled = sum(held.elements(tp, copies) for held in stage)
+            total += (gathers * item + sums * max(4, item)) * filled * tp
     return total * (copies - 1)
+
+
+def _contributions(config: Config, layout: TrainerLayout, held: list[HeldParameter]) -> int:
+    """Of a section with c contributors among d replicas: 2(c - 1) to add up, and d - c to the others."""
+    roles, total = Contributions(config.parallel.partial_backward, layout.dp, config.model.layers), 0
+    for parameter in held:
+        having = len(roles.contributors(roles.section_of(parameter.name), 0))
+        total += (2 * (having - 1) + layout.dp - having) * parameter.elements(1) * max(4, _item(config))
+    return total

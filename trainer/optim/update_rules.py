@@ -1,22 +1,24 @@
-"""How a step changes parameters: AdamW, LAMB and SGD on this rank's shards.
+"""What every optimizer is to the trainer, and what most have in common. Which there are: settings/optimizers.py.
 
-A rule works on plain tensors in place and keeps its averages by the parameter's place in the list. All
-but LAMB are elementwise, so shards need no more than their own gradients; LAMB's norms are of whole tensors.
+A rule works on plain tensors in place and keeps its averages by the parameter's place in the list. Elementwise rules
+need no more than their own shards' gradients; others (LAMB, DP-KFAC) ask their peers.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.trainer.settings.config import OptimConfig
-from holdfast.trainer.telemetry import spans
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
+
+Watcher = Callable[[Tensor, Tensor], None]
+"""Takes input (..., in) and gradient of the output (..., out) of a matrix, once for each product in backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,32 @@ class Target:
     """How many ranks of the group that LAMB sums over hold this same shard."""
     is_tied: bool = False
     """Whether another pipeline stage has a copy, which must change by the very same bits."""
+    name: str = ""
+    """Of the parameter, the same in every layout."""
+    parameter: nn.Parameter | None = None
+    """What the model computes with, where that is not `shard`."""
 
 
-class UpdateRule(Protocol):
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Whom a rule may ask."""
+
+    stage: dist.ProcessGroup
+    """All ranks that hold parts of the same parameters: the replicas, where nothing is split over tp."""
+    pipeline: dist.ProcessGroup | None = None
+    """The ranks that together hold the whole model once. None: this one does."""
+    rows: int = 0
+    """Tokens that go through each matrix of this rank in a step."""
+
+
+class UpdateRule:
     """One way to update. Steps count how many were applied before."""
 
-    keys: tuple[str, ...]
-    """Names of the averages that it keeps of each shard."""
-    heeds_bad: bool
+    heeds_bad: bool = False
     """Whether `update` can take `bad`."""
+
+    def __init__(self, config: OptimConfig, targets: Sequence[Target], peers: Peers) -> None:
+        """Called by all ranks together. A target may be empty where dp is larger than its first dimension."""
 
     def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
         """Apply the gradients once. Called by all ranks together.
@@ -46,78 +65,41 @@ class UpdateRule(Protocol):
         `bad`, float32 of no dimension on the device of the shards: 1 leaves everything as it is, whatever the
         gradients are, and the host need not know.
         """
+        raise NotImplementedError
 
     def averages(self, index: int) -> Mapping[str, Tensor]:
-        """Those of target `index`, by name; zeros before the first update. Not copied."""
+        """What is kept of target `index` in its shape, by name; zeros before the first update. Not copied."""
+        raise NotImplementedError
 
     def restore(self, index: int, averages: Mapping[str, Tensor], applied: int) -> None:
         """Put back what `averages` gave after `applied` updates."""
+        raise NotImplementedError
+
+    def watchers(self, applied: int) -> Mapping[int, Watcher]:
+        """What wants to see the products of the step after `applied` updates, by id of the model's parameter."""
+        return {}
+
+    def owned(self) -> Mapping[str, Tensor]:
+        """State that this rank keeps for all its peers, in whatever shape, by name. Not copied: a checkpoint is read
+        into these tensors. No other rank has one of these names, and together they are the same in every layout."""
+        return {}
 
 
-def rule(config: OptimConfig, targets: Sequence[Target], group: dist.ProcessGroup) -> UpdateRule:
-    """The rule that the settings ask for. `group`: all ranks that hold parts of the same parameters."""
-    match config.name:
-        case "adamw":
-            return AdamW(config, targets)
-        case "lamb":
-            return Lamb(config, targets, group)
-        case "sgd":
-            return Sgd(config, targets)
+def rule(config: OptimConfig, targets: Sequence[Target], peers: Peers) -> UpdateRule:
+    """The rule that the settings ask for."""
+    module, _, name = OPTIMIZERS[config.name].rule.partition(":")
+    made: UpdateRule = getattr(importlib.import_module(module), name)(config, targets, peers)
+    return made
 
 
-class AdamW:
-    """Adam with decoupled weight decay (arXiv 1711.05101), in torch's fused form."""
-
-    keys: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
-    heeds_bad = True
-
-    def __init__(self, config: OptimConfig, targets: Sequence[Target]) -> None:
-        # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
-        self._shards = [target.shard for target in targets]
-        held = [target for target in targets if target.shard.numel()]
-        groups = [
-            {"params": [t.shard for t in held if t.is_matrix], "weight_decay": config.weight_decay},
-            {"params": [t.shard for t in held if not t.is_matrix], "weight_decay": 0.0},
-        ]
-        self._torch: torch.optim.AdamW | None = None
-        if held:
-            self._torch = torch.optim.AdamW(
-                [group for group in groups if group["params"]],
-                lr=config.lr,
-                betas=(config.beta1, config.beta2),
-                eps=config.eps,
-                fused=True,
-            )
-
-    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
-        if self._torch is not None:
-            # What torch's gradient scaler hands to fused optimizers, for the same purpose.
-            self._torch.found_inf = bad  # type: ignore[attr-defined]
-            for group in self._torch.param_groups:
-                group["lr"] = lr
-            self._torch.step()
-
-    def averages(self, index: int) -> Mapping[str, Tensor]:
-        shard = self._shards[index]
-        held = self._torch.state.get(shard, {}) if self._torch is not None else {}
-        return {key: held.get(key, torch.zeros_like(shard)).detach() for key in self.keys}
-
-    def restore(self, index: int, averages: Mapping[str, Tensor], applied: int) -> None:
-        shard = self._shards[index]
-        if self._torch is None or not shard.numel():
-            return
-        held = {key: averages[key].to(shard.device) for key in self.keys}  # ours from now on
-        count = torch.tensor(float(applied), device=shard.device)
-        self._torch.state[shard] = {"step": count, **held}
-
-
-class _Own:
+class Averaging(UpdateRule):
     """Averages in lists of our own, for the rules that torch does not have in a form to shard."""
 
     keys: tuple[str, ...]
-    heeds_bad = False
+    """Names of the averages that it keeps of each shard."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, config: OptimConfig, targets: Sequence[Target], peers: Peers) -> None:
+        self.config = config
         self._targets = targets
         self._shards = [target.shard.detach() for target in targets]
         self._averages = {key: [torch.zeros_like(shard) for shard in self._shards] for key in self.keys}
@@ -132,83 +114,3 @@ class _Own:
     def restore(self, index: int, averages: Mapping[str, Tensor], applied: int) -> None:
         for key, held in self._averages.items():
             held[index].copy_(averages[key])
-
-
-class Lamb(_Own):
-    """Adam's direction, scaled for each tensor by its own norm (arXiv 1904.00962, algorithm 2).
-
-    r = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps); u = r + decay * x; x -= lr * phi(|x|) / |u| * u,
-    with |.| over the whole tensor wherever its parts lie, and phi(|x|) / |u| = 1 when either is 0.
-    """
-
-    keys: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
-
-    def __init__(self, config: OptimConfig, targets: Sequence[Target], group: dist.ProcessGroup) -> None:
-        super().__init__(targets)
-        self.config, self._group = config, group
-        copies = [target.copies for target in targets] * 2
-        self._copies = torch.tensor(copies, dtype=torch.float64, device=self._shards[0].device if copies else None)
-
-    @torch.no_grad()
-    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
-        assert bad is None
-        config, grads = self.config, self._grads()
-        first, second = self._averages["exp_avg"], self._averages["exp_avg_sq"]
-        torch._foreach_lerp_(first, grads, 1 - config.beta1)
-        torch._foreach_mul_(second, config.beta2)
-        torch._foreach_addcmul_(second, grads, grads, 1 - config.beta2)
-        scale = torch._foreach_div(second, 1 - config.beta2 ** (applied + 1))
-        torch._foreach_sqrt_(scale)
-        torch._foreach_add_(scale, config.eps)
-        moves = torch._foreach_div(first, 1 - config.beta1 ** (applied + 1))
-        torch._foreach_div_(moves, scale)
-        for move, target, shard in zip(moves, self._targets, self._shards, strict=True):
-            if target.is_matrix and config.weight_decay:
-                move.add_(shard, alpha=config.weight_decay)
-        ratios = self._ratios(list(moves))
-        for shard, move, ratio in zip(self._shards, moves, ratios.unbind(), strict=True):
-            shard.sub_(move * (lr * ratio).to(shard.dtype))
-
-    def _ratios(self, moves: list[Tensor]) -> Tensor:
-        """phi(|x|) / |u| of every whole tensor, in float64. One collective for all of them."""
-        squares = torch.stack([_square(t) for t in (*self._shards, *moves)])
-        squares /= self._copies
-        if self._group.size() > 1:
-            tied = [at for at, target in enumerate(self._targets) if target.is_tied]
-            pairs = squares[[*tied, *(at + len(self._targets) for at in tied)]]
-            with spans.operation("lamb:all_reduce", squares.nbytes):
-                dist.all_reduce(squares, group=self._group)
-                if tied:
-                    # The order of a sum depends on the place in the vector, which the other stage has otherwise.
-                    dist.all_reduce(pairs, group=self._group)
-                    squares[[*tied, *(at + len(self._targets) for at in tied)]] = pairs
-        size, length = squares.sqrt().chunk(2)
-        bounded = size.clamp(self.config.trust_low, self.config.trust_high or math.inf)
-        return torch.where((size > 0) & (length > 0), bounded / length, torch.ones_like(size))
-
-
-class Sgd(_Own):
-    """Momentum: b = momentum * b + (gradient + decay * x); x -= lr * b."""
-
-    keys: tuple[str, ...] = ("momentum",)
-
-    def __init__(self, config: OptimConfig, targets: Sequence[Target]) -> None:
-        super().__init__(targets)
-        self.config = config
-
-    @torch.no_grad()
-    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
-        assert bad is None
-        held = self._averages["momentum"]
-        torch._foreach_mul_(held, self.config.momentum)
-        torch._foreach_add_(held, self._grads())
-        for average, target, shard in zip(held, self._targets, self._shards, strict=True):
-            if target.is_matrix and self.config.weight_decay:
-                average.add_(shard, alpha=self.config.weight_decay)
-        torch._foreach_add_(self._shards, held, alpha=-lr)
-
-
-def _square(x: Tensor) -> Tensor:
-    """Sum of squares in float64, as a tensor of no dimension."""
-    length: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
-    return length.square()

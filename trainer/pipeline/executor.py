@@ -60,6 +60,17 @@ class Executor:
         # What a stage has made for another: on this rank, or on its way out.
         self._outputs: dict[Key, Tensor] = {}
         self._gradients: dict[Key, Tensor] = {}
+        self.after: Callable[[], None] | None = None
+        """Called at the end of each action, for who measures."""
+
+    def kept(self) -> Iterator[Tensor]:
+        """What stages keep of micro-batches under way: what came in, and what went out."""
+        for stage in self._stages.values():
+            yield from stage.kept()
+
+    def states(self) -> Iterator[SharedState]:
+        """Of its stages."""
+        return (stage.state for stage in self._stages.values())
 
     def prefetch(self) -> None:
         """Start the first gathering of a step, before its data is there. `step` goes on with it."""
@@ -86,6 +97,8 @@ class Executor:
         """Do the list's actions."""
         for _, do in self._todo:
             do()
+            if self.after is not None:
+                self.after()
 
     def _bound(self, order: Order) -> Iterator[tuple[Action, Callable[[], object]]]:
         """Each action with what to do for it, but those of the loop around the step: reading data, the optimizer."""
@@ -204,7 +217,7 @@ def _gathers(order: Order) -> Iterator[tuple[Action, bool]]:
     for i, action in enumerate(order):
         if action.op is Op.UNSHARD:
             mine = (a for a in order[i:] if a.op in COMPUTE and (a.pipe, a.stage) == (action.pipe, action.stage))
-            yield action, next(a.op in (Op.FORWARD, Op.RECOMPUTE) for a in mine)
+            yield action, next((a.op in (Op.FORWARD, Op.RECOMPUTE) for a in mine), True)
 
 
 def _start_gathering(stage: Stage, action: Action, is_forward: bool) -> None:

@@ -10,10 +10,12 @@ from holdfast.plan.plan import Action, Layers, Op, Order, Plan, numbered
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.sharding import (
     add_reduce,
+    add_reduce_each,
     add_reduce_once,
     add_reduce_when_freed,
     add_unshard,
     add_unshard_each,
+    add_unshard_together,
     reduced_early,
 )
 from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
@@ -44,8 +46,8 @@ def job_plan(
     trainer/optim/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go
     on layer by layer inside the computation that these actions surround, and reducing in each backward or, without
     `reduce_each`, in the last one. `sync`, as in `SYNC`, is for stages with replicas in several pipes, which reduce
-    once a step and share no state. AssertionError when the lists could not be executed: a builder's fault, found here
-    instead of in a job that hangs.
+    once a step, but for ZeRO stage 2; there is no stage 3 of theirs. AssertionError when the lists could not be
+    executed: a builder's fault, found here instead of in a job that hangs.
     """
     rank_of, *replicas = layout.places
     ranges = [layout.layers_of(stage, layers) for stage in range(layout.stages)]
@@ -59,8 +61,7 @@ def job_plan(
     )
     orders = list(computations)
     if layout.pipes > 1:
-        line = simulate(bare, durations(1, 2)) if sync != "end" else None
-        orders = add_reduce_once(bare, reduced_early(bare, line, sync == "eager-opt") if line else ())
+        orders = _shared_by_pipes(bare, zero, sync)
     elif layout.dp > 1:
         orders = [_shared(order, layout, live, zero, by_layer, reduce_each) for order in orders]
     orders = add_transfers(orders, rank_of, replicas)
@@ -80,6 +81,17 @@ def _shared(order: Order, layout: TrainerLayout, live: int, zero: int, by_layer:
         return add_reduce_when_freed(add_unshard(order, live or 1))
     gathered = add_unshard(order, live or layout.chunks) if zero else order
     return add_reduce(gathered, 1 if zero == 2 else layout.local_micro_batches)
+
+
+def _shared_by_pipes(plan: Plan, zero: int, sync: str) -> list[Order]:
+    """What replicas in all pipes, and in dp, do for each other around their ranks' computations."""
+    assert zero < 3, "pipes do not gather a stage together in the middle of a step"
+    if zero == 2:
+        orders = add_reduce_each(plan, simulate(plan, durations(1, 2)))
+    else:
+        line = simulate(plan, durations(1, 2)) if sync != "end" else None
+        orders = add_reduce_once(plan, reduced_early(plan, line, sync == "eager-opt") if line else ())
+    return add_unshard_together(plan, orders) if zero else orders
 
 
 def _whole_step(plan: Plan, rank: int, order: Order) -> Order:

@@ -90,6 +90,8 @@ class MessageDrivenExecutor(Executor):
                 self._post(received, posts[received])
             for do in todo:
                 do()
+                if self.after is not None:
+                    self.after()
 
     def _choose(self, left: dict[Op, deque[Turn]]) -> Op | None:
         """Of which kind the next turn is; None when nothing is ready."""

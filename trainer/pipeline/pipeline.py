@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.agent import probe
 from holdfast.plan.plan import Plan
@@ -14,6 +15,7 @@ from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
+from holdfast.trainer.optim.contributions import ContributionMeans, Contributions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
 from holdfast.trainer.pipeline.crossings import Crossings, connect
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
@@ -47,15 +49,16 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
         ahead=POSTED_AHEAD.get(device.type, 0),
         live=config.parallel.zero_live if config.parallel.zero_unit == "stage" else 0,
         zero=config.parallel.zero,
-        by_layer=by_layer(config, layout.dp),
+        by_layer=by_layer(config, layout.replicas),
         reduce_each=config.parallel.zero_reduce == "each",
+        sync=config.parallel.replica_sync,
     )
 
 
 def build_stages(
     config: Config, mesh: RankMesh, vocab: int, moment: Moment, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> list[ModelStage]:
-    """This rank's stages, with parameters initialised, split over tp and shared out over dp.
+    """This rank's stages, with parameters initialised, split over tp and shared out over replicas.
 
     With train.recompute = stage-aware, what they keep of a micro-batch has been measured; `loss` of logits and targets
     is for that.
@@ -68,6 +71,8 @@ def build_stages(
         stage = ModelStage(config, index, layers, vocab, make, moment)
         if config.train.recompute == STAGE_AWARE:
             stage.saved = measure(stage, boundary(config, mesh.tp_size, mesh.device), config.data.seq_len, loss)
+        if config.parallel.partial_backward > 1:
+            stage.without_way_back = partial(_without_way_back, contributions_of(config, layout), mesh.dp_rank, moment)
         share(stage, config, mesh)
         stages.append(stage)
     return stages
@@ -116,17 +121,33 @@ def crossings(config: Config, mesh: RankMesh) -> Crossings:
     return Crossings(layout.tps, mesh.hosts, mesh.pp_rank, mesh.tp_rank, config.parallel.sequence)
 
 
+def contributions_of(config: Config, layout: TrainerLayout) -> Contributions:
+    """Which replica goes back through which layers."""
+    return Contributions(config.parallel.partial_backward, layout.dp, config.model.layers)
+
+
 def sharing_of(
     config: Config, mesh: RankMesh, stage: ModelStage, piggybacked: PiggybackedReductions | None, crowded: bool
 ) -> Sharing:
     """What replicas of a stage share, as the settings have it."""
-    pipes = mesh.layout.pipes > 1
+    roles = contributions_of(config, mesh.layout)
+    make_means = partial(_contribution_means, roles, mesh, stage.moment) if roles.parts > 1 else None
     return Sharing(
-        mesh.all_pipes if pipes else mesh.dp.get_group(),
+        mesh.replicas.get_group(),
         config.parallel.zero,
-        tuple(units_of(stage)) if by_layer(config, mesh.layout.dp) else (),
+        tuple(units_of(stage)) if by_layer(config, mesh.layout.replicas) else (),
         config.parallel.zero_reduce == "each",
         piggybacked if stage.is_first else None,
         crowded,
-        mesh.layout.dp if pipes else 0,
+        make_means,
+        mesh.layout.dp if mesh.layout.pipes > 1 else 0,
     )
+
+
+def _without_way_back(roles: Contributions, replica: int, moment: Moment) -> int:
+    return roles.without_way_back(replica, moment.step)
+
+
+def _contribution_means(roles: Contributions, mesh: RankMesh, moment: Moment, module: nn.Module) -> ContributionMeans:
+    group = mesh.dp.get_group()
+    return ContributionMeans(module.named_parameters(), group, roles, lambda: moment.step, mesh.timeout)

@@ -64,6 +64,19 @@ def add_reduce(order: Order, every: int, pipes: int = 1) -> Order:
     return numbered(result, pipes)
 
 
+def add_unshard_together(plan: Plan, orders: Sequence[Order]) -> list[Order]:
+    """Gather all that a rank holds before it computes, over the replicas in all pipes, and free it at the end.
+
+    Stage by stage: that is the order in which any rank first uses them, so all begin their gatherings in one order.
+    """
+    result = []
+    for rank, order in enumerate(orders):
+        held = [(pipe, s) for s in range(len(plan.stages)) for pipe, at in enumerate(plan.ranks_of(s)) if at == rank]
+        gathers, frees = ([_on(op, one) for one in held] for op in (Op.UNSHARD, Op.RESHARD))
+        result.append(numbered([*gathers, *order, *frees], plan.pipes))
+    return result
+
+
 def add_reduce_when_freed(order: Order, pipes: int = 1) -> Order:
     """Reduce a stage's gradients whenever it is about to be freed, so that they never outlive it.
 
@@ -108,6 +121,40 @@ def add_reduce_once(plan: Plan, early: Sequence[int] = ()) -> list[Order]:
                     inserted += 1
         result.append(numbered(actions, plan.pipes))
     return result
+
+
+def add_reduce_each(plan: Plan, line: Timeline) -> list[Order]:
+    """Each rank's list with reductions of a stage whenever all pipes have new gradients, behind a micro-batch of each.
+
+    In `line`, a simulated step; the last of a stage is behind all of its backwards. Each rank does it behind what it
+    has computed by then. So all reduce in one order, and whoever waits for a reduction waits for nothing that comes
+    later: no circle.
+    """
+    moments = sorted((at, stage) for stage in range(len(plan.stages)) for at in _all_new(plan, line, stage))
+    result = []
+    for rank, order in enumerate(plan.orders):
+        held = [(at, (pipe, s)) for at, s in moments for pipe, place in enumerate(plan.ranks_of(s)) if place == rank]
+        actions: list[Action] = []
+        for action in order:
+            while held and action.op in COMPUTE and line.end[action.id] > held[0][0]:
+                actions.append(_on(Op.REDUCE_GRAD, held.pop(0)[1]))
+            actions.append(action)
+        result.append(numbered([*actions, *(_on(Op.REDUCE_GRAD, one) for _, one in held)], plan.pipes))
+    return result
+
+
+def _all_new(plan: Plan, line: Timeline, stage: int) -> list[float]:
+    """When each replica of a stage that computes has gradients of a whole micro-batch since the time before."""
+    ends: dict[int, list[float]] = {}
+    for _, action in plan.actions():
+        if action.op in LAST_BACKWARDS and action.stage == stage and action.part[0] == action.parts - 1:
+            ends.setdefault(action.pipe, []).append(line.end[action.id])
+    found: list[float] = []
+    at = 0.0
+    while all(each[-1] > at for each in ends.values()):
+        at = max(next(end for end in each if end > at) for each in ends.values())
+        found.append(at)
+    return [*found[:-1], max(each[-1] for each in ends.values())]
 
 
 def reduced_early(plan: Plan, line: Timeline, only_idle: bool) -> list[int]:

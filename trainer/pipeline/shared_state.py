@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, UnshardHandle, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
@@ -18,8 +18,19 @@ from holdfast.plan.plan import Action
 from holdfast.trainer.mesh import collectives
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
+from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.beside import Beside
 from holdfast.trainer.telemetry import spans
+
+
+class Means(Protocol):
+    """Averages a stage's gradients over its replicas, once a step, as `GradientMeans` has it."""
+
+    @property
+    def num_bytes(self) -> int: ...
+    def expect(self) -> None: ...
+    def begin(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,8 @@ class Sharing:
     """What goes along with the last gradients, where each replica has whole ones."""
     crowded: bool = False
     """Whether there is no core to send gradients while others are computed."""
+    make_means: Callable[[nn.Module], Means] | None = None
+    """What averages the gradients, where not every replica has them all. None: `GradientMeans`."""
     divisor: int = 0
     """Replicas whose gradients are averaged, where `group` has others as well: those of other pipes have shares of the
     same mean, which are added up. 0: all."""
@@ -47,7 +60,7 @@ class SharedState:
     def __init__(self, module: nn.Module, sharing: Sharing, device: torch.device) -> None:
         self.sharing = sharing
         self._module, self._device = module, device
-        self._means: GradientMeans | None = None
+        self._means: Means | None = None
         self._means_hear = False
         self._gathering: tuple[Action, list[UnshardHandle]] | None = None
         self._is_held_back = False
@@ -55,9 +68,12 @@ class SharedState:
         self._beside: list[Beside] = []
         if sharing.group.size() > 1 and not isinstance(module, FSDPModule):
             fewest = 1 if sharing.crowded else FEWEST
-            self._means = GradientMeans(
-                module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor
-            )
+            if sharing.make_means is None:
+                self._means = GradientMeans(
+                    module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor
+                )
+            else:
+                self._means = sharing.make_means(module)
             self._means_hear = accumulate.hooks_hear()
 
     def start_gathering(self, is_forward: bool) -> None:
@@ -130,6 +146,9 @@ class SharedState:
 
     def contribute_nothing(self) -> None:
         """No micro-batch comes through this replica: its share of the gradients is 0."""
+        self.ready()
+        if isinstance(self._module, FSDPModule):
+            fully_shard.state(self._module)._lazy_init()  # type: ignore[attr-defined]  # else the first forward does
         for parameter in self._module.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
@@ -190,6 +209,31 @@ class SharedState:
             module.set_is_last_backward(False)
             for group, result in zip(groups, unsharding, strict=True):
                 group._all_gather_result = result
+
+    def whole_parameters(self) -> Iterator[Tensor]:
+        """Those of which this rank keeps a part, as they were gathered: without bytes once they are freed."""
+        for param in self._fsdp_params():
+            if (whole := getattr(param, "_unsharded_param", None)) is not None:
+                yield whole
+
+    def gradients(self) -> Iterator[Tensor]:
+        """All that is held now of gradients: whole ones, those of this rank's part, and their sums in float32."""
+        if not isinstance(self._module, FSDPModule):
+            yield from (p.grad for p in self._module.parameters() if p.grad is not None)
+            return
+        for param in self._fsdp_params():
+            whole, summed = getattr(param, "_unsharded_param", None), param.unsharded_accumulated_grad
+            if summed is None and whole is not None:  # else it is being added to the sum
+                summed = whole.grad
+            yield from (grad for grad in (param.sharded_param.grad, summed) if grad is not None)
+        for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+            if isinstance(hook := group._all_reduce_hook, FineSum) and hook.sum is not None:
+                yield hook.sum
+
+    def _fsdp_params(self) -> Iterator[Any]:
+        if isinstance(self._module, FSDPModule):
+            for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+                yield from group.fsdp_params
 
     def _shards(self) -> list[FSDPModule]:
         return [module for module in self._module.modules() if isinstance(module, FSDPModule)]

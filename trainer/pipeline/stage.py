@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,13 @@ class Stage:
         """A step begins."""
         self._kept.clear()
         self._graphs = 0
+
+    def kept(self) -> Iterator[Tensor]:
+        """What came in and what went out, of each piece on its way."""
+        for one in self._kept.values():
+            yield one.x
+            if one.output is not None:
+                yield one.output
 
     def forward(self, action: Action, xs: Mapping[Piece, Tensor], keep: bool = True) -> dict[Piece, Tensor]:
         """What the stage makes of each. Without `keep` no graph is recorded: `recompute` does that."""
@@ -101,7 +108,8 @@ class Stage:
                 if self.is_first:
                     kept.of_output = of_output
                     continue
-                with self.state.backward(is_last=False, is_whole=False):
+                # Products are gone through again in the other half, and watched there.
+                with accumulate.watching({}), self.state.backward(is_last=False, is_whole=False):
                     (grad,), kept.groups = stage_backward_input(
                         [kept.output], None if of_output is None else [of_output], [kept.x], self.module.parameters()
                     )

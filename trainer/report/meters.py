@@ -63,8 +63,10 @@ class Flops:
     """`model` and what is computed a second time."""
 
 
-def step_flops(model: ModelConfig, vocab: int, length: int, samples: int, recompute: str = "none") -> Flops:
-    """FLOPs of forward and backward of `samples` samples. Backward is twice forward.
+def step_flops(
+    model: ModelConfig, vocab: int, length: int, samples: int, recompute: str = "none", way_back: float = 1.0
+) -> Flops:
+    """FLOPs of forward and backward of `samples` samples. Backward is twice forward, of the layers' share `way_back`.
 
     Each parameter of a matrix takes 2 a token; scores and mixing of values 4 h a layer and pair.
     """
@@ -80,8 +82,9 @@ def step_flops(model: ModelConfig, vocab: int, length: int, samples: int, recomp
     dense = scores * length * length
     seen = scores * 2 * score_pairs(length, model.window)
     again = {"none": 0.0, "selective": dense, "full": matrices + dense}[recompute]
-    total = 3 * (matrices + head_matrix + dense)
-    return Flops(total, 3 * (matrices + head_matrix + seen), total + again)
+    times = 1 + 2 * way_back
+    total = times * (matrices + dense) + 3 * head_matrix
+    return Flops(total, times * (matrices + seen) + 3 * head_matrix, total + way_back * again)
 
 
 class Meter:
@@ -95,12 +98,15 @@ class Meter:
         world: int,
         recomputes: list[str],
         head_again: bool = False,
+        way_back: float = 1.0,
     ) -> None:
-        """`recomputes` says for each layer what is computed again, `head_again` whether the head is."""
+        """`recomputes` says for each layer what is computed again, `head_again` whether the head is, `way_back` which
+        share of the layers has a backward.
+        """
         samples = config.train.micro_batches * config.train.micro_batch_size
         shape = (config.model, vocab, config.data.seq_len, samples)
-        self.flops = step_flops(*shape)
-        more = [step_flops(*shape, kind).hardware - self.flops.model for kind in recomputes]
+        self.flops = step_flops(*shape, way_back=way_back)
+        more = [step_flops(*shape, kind, way_back).hardware - self.flops.model for kind in recomputes]
         self.hardware = self.flops.model + sum(more) / max(1, len(more))
         if head_again:
             self.hardware += 2.0 * samples * config.data.seq_len * vocab * config.model.d_model

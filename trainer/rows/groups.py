@@ -99,7 +99,7 @@ def _patience() -> list[tuple[str, float]]:
         groups = {
             "of all ranks": everyone(),
             "back along the pipeline": mesh.second_pp_group(),
-            "pipes": mesh.all_pipes,
+            "pipes": mesh.replicas.get_group(),
         }
         return [(name, group._get_backend(device).options._timeout.total_seconds()) for name, group in groups.items()]
     finally:

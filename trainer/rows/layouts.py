@@ -72,7 +72,7 @@ def _trainer(config: Any, mesh: Any) -> Any:
 
 def _meetings(layers: int, tp: int, block: str, sequence: bool) -> int:
     """Operations of rank 0 with its tp peers in a step of one micro-batch."""
-    from holdfast.trainer.rows.pretended import rank_of
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.settings.layout import plan
     from holdfast.trainer.telemetry import spans
 
@@ -88,8 +88,9 @@ def _meetings(layers: int, tp: int, block: str, sequence: bool) -> int:
 
 def _zero(stage: int, d: int) -> tuple[float, float, float]:
     """Bytes a parameter between steps, and with gradients; words that a rank sends for each in a step."""
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.optim.traffic import traffic
-    from holdfast.trainer.rows.pretended import rank_of, tensor_bytes
+    from holdfast.trainer.rows.pretended import tensor_bytes
     from holdfast.trainer.settings.layout import plan
 
     # One sample in each position, so that little else than parameters is there.

@@ -31,8 +31,8 @@ def _trained(decay: float, steps: int) -> tuple[list[list[float]], list[list[flo
     import torch
 
     from holdfast.trainer.mesh.mesh import everyone
-    from holdfast.trainer.optim.update_rules import Target, rule
-    from holdfast.trainer.rows.pretended import rank_of
+    from holdfast.trainer.mesh.pretended import rank_of
+    from holdfast.trainer.optim.update_rules import Peers, Target, rule
     from holdfast.trainer.settings.config import OptimConfig
     from holdfast.trainer.settings.layout import TrainerLayout
 
@@ -40,7 +40,7 @@ def _trained(decay: float, steps: int) -> tuple[list[list[float]], list[list[flo
     before = [shard.flatten().tolist() for shard in shards]
     with rank_of(TrainerLayout(1, 1, 1, 1, 1)):
         config = OptimConfig(name="lamb", weight_decay=decay, eps=1e-12)
-        update = rule(config, [Target(shard, shard.dim() > 1, 1) for shard in shards], everyone())
+        update = rule(config, [Target(shard, shard.dim() > 1, 1) for shard in shards], Peers(everyone()))
         for step in range(steps):
             for shard, grad in zip(shards, _gradients(step), strict=True):
                 shard.grad = torch.tensor(grad, dtype=torch.float64).view_as(shard)

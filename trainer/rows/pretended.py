@@ -1,36 +1,10 @@
-"""One rank of a job without the others: its collectives give nothing, and are counted. Needs torch.
-
-For what a rank holds, and how often it meets the others. What it computes is worthless.
-"""
+"""The tensors of a rank without the others, counted. Needs torch."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
-
-from holdfast.trainer.mesh.mesh import RankMesh
-from holdfast.trainer.settings.layout import TrainerLayout
-
-
-@contextmanager
-def rank_of(layout: TrainerLayout) -> Iterator[RankMesh]:
-    """Rank 0 of such a job, on torch's fake backend. Only where no process group exists yet."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    store = FakeStore()
-    dist.init_process_group("fake", store=store, rank=0, world_size=layout.world)
-    try:
-        ranks = torch.arange(layout.world).view(layout.pp, layout.dp, layout.tp)
-        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("pp", "dp", "tp"))
-        yield RankMesh(layout, torch.device("cpu"), mesh, 0, 0, 0, store, timedelta(seconds=60))
-    finally:
-        dist.destroy_process_group()
 
 
 def tensor_bytes() -> int:

@@ -71,10 +71,10 @@ def _rank(
     rank: int, d: int, layers: int, order: Order, recompute: str = "none", planned: Recomputation | None = None
 ) -> int:
     """The most bytes that the rank's stage holds at once."""
+    from holdfast.trainer.mesh.pretended import rank_of
     from holdfast.trainer.model.model import ModelStage, Moment
     from holdfast.trainer.model.tensor_parallel import Parameters
     from holdfast.trainer.pipeline.recompute import kinds_of
-    from holdfast.trainer.rows.pretended import rank_of
     from holdfast.trainer.settings.layout import TrainerLayout
     from holdfast.trainer.settings.load import load
 
@@ -101,7 +101,7 @@ def _done(module: ModelStage, rank: int, stages: int, order: Order, mesh: RankMe
     from holdfast.trainer.pipeline.shared_state import Sharing
     from holdfast.trainer.pipeline.stage import Stage
 
-    stage = Stage(module, rank, stages, mesh.device, Sharing(mesh.dp.get_group(), 0))
+    stage = Stage(module, rank, stages, mesh.device, Sharing(mesh.replicas.get_group(), 0))
     tokens = torch.zeros(1, LENGTH, dtype=torch.int64)
     inputs: list[weakref.ref[Tensor]] = []
     again = {action.micro_batch for action in order if action.op is Op.RECOMPUTE}

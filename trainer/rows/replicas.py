@@ -1,4 +1,4 @@
-"""What a step waits for its replicas when gatherings and sums go on beside computation: simulated, in milliseconds."""
+"""What replicas wait for when sums go on beside computation, simulated; and shares of a backward, counted."""
 
 from __future__ import annotations
 
@@ -34,6 +34,52 @@ def beside() -> Iterator[Row]:
         for rank in range(D):
             found = _out_of_turn(plan, rank)
             yield Row(f"gatherings in another order than their first uses, {schedule}, rank {rank}", 0, found)
+
+
+def partial_backward() -> Iterator[Row]:
+    """Backward (k + 1) / 2k; of an all-reduce's bytes 1/2 to add up, and 3/4 with what goes to the others (SPB)."""
+    # Needs torch.
+    from holdfast.trainer.optim.contributions import Contributions
+
+    for k in (2, 4, 8):
+        roles = Contributions(k, k, 2 * k)
+        yield Row(f"share of backward, k {k}", (k + 1) / (2 * k), roles.share())
+        having = [len(roles.contributors(section, 0)) for section in range(1, k + 1)]
+        whole = 2 * (k - 1) * k
+        yield Row(f"bytes to add up over an all-reduce's, k {k}", 1 / 2, sum(2 * (c - 1) for c in having) / whole)
+        to_others = sum(len(roles.receivers(section, 0)) for section in range(1, k + 1))
+        yield Row(f"... and to the others, k {k}", 3 / 4, (sum(2 * (c - 1) for c in having) + to_others) / whole)
+    layers = 4
+    whole_bytes, _ = _back(layers, 0)
+    for role in range(1, layers + 1):
+        skipped = layers - role
+        held, missing = _back(layers, skipped)
+        yield Row(f"bytes saved for backward in role {role} of {layers}, over all", role / layers, held / whole_bytes)
+        yield Row(f"layers without gradients in role {role} of {layers}", skipped, missing)
+
+
+def _back(layers: int, skipped: int) -> tuple[int, int]:
+    """Forward and backward of a stage of so many layers: bytes that the layers saved, and layers without gradients."""
+    import torch
+
+    from holdfast.trainer.mesh.pretended import rank_of
+    from holdfast.trainer.model.model import ModelStage, Moment
+    from holdfast.trainer.model.tensor_parallel import Parameters
+    from holdfast.trainer.pipeline.recompute import Saved
+    from holdfast.trainer.settings.load import load
+
+    settings = {"model.d_model": 32, "model.heads": 4, "data.seq_len": 16, "model.layers": 3 * layers}
+    with rank_of(TrainerLayout(1, 1, 1, 1, 1)) as mesh:
+        make = Parameters(0, mesh.tp, mesh.device)
+        own = range(layers, 2 * layers)  # in the middle: layers alone
+        module = ModelStage(load(overrides=[*settings.items()]), 1, own, 256, make, Moment(0))
+        module.without_way_back = lambda: skipped
+        with Saved(module) as saved:
+            output = module(torch.zeros(1, 16, 32), 0)
+            held = saved.bytes
+        output.sum().backward()
+        grads = [any(p.grad is not None for p in layer.parameters()) for layer in module.layers.values()]
+    return held, grads.count(False)
 
 
 def _plan(schedule: str, zero: int, v: int) -> Plan:

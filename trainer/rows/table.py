@@ -16,6 +16,7 @@ from holdfast.trainer.rows import (
     transfers,
 )
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
+from holdfast.trainer.rows.optim import second_order
 from holdfast.trainer.rows.row import Technique
 
 TECHNIQUES = {
@@ -43,6 +44,7 @@ TECHNIQUES = {
         Technique("P1", "1F1B", "Narayanan et al., SOSP 2019", "activations must be few", pipelines.one_f_one_b),
         Technique("P2", "Interleaved 1F1B", "Narayanan et al., SC 2021", "the bubble must shrink, backward stays whole",
                   pipelines.interleaved),
+        Technique("P3", "Zero bubble", "Qi et al., ICLR 2024", "the bubble must be smallest", pipelines.zero_bubble),
         Technique("C1", "Chimera", "Li and Hoefler, SC 2021",
                   "micro-batches are about as many as ranks, and weights fit twice", pipelines.chimera),
         Technique("C2", "GPipe", "Huang et al., NeurIPS 2019", "as a baseline", pipelines.gpipe),
@@ -63,6 +65,11 @@ TECHNIQUES = {
                   "the first stages of a pipeline run out of memory before the last", recompute.by_stage),
         Technique("C9d", "Merak: tensor parallelism in sub-batches", "Lai et al., TPDS 2023",
                   "tp ranks wait for their sums, and a micro-batch has two samples or more", sub_pipelined.parts),
+        Technique("C12", "Partial backward", "Rana et al., DistributedML 2021",
+                  "several jobs share GPUs, and gradients of fewer data will do for the first layers",
+                  replicas.partial_backward),
+        Technique("C11", "DP-KFAC", "Zhang et al., arXiv 2206.15143",
+                  "steps are dear, and matrices small enough to invert", second_order.dp_kfac),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "pipeline ranks differ in tp, a tensor must move", transfers.resharding),
     )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,9 @@ from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
 from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
-from holdfast.trainer.model.loss import cross_entropy
+from holdfast.trainer.model import accumulate
+from holdfast.trainer.model.loss import is_split, mean_loss
 from holdfast.trainer.model.model import Moment
-from holdfast.trainer.model.sequence_parallel import own_positions
 from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
@@ -38,13 +39,16 @@ from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import NonFiniteLoss
 from holdfast.trainer.settings.launch import Launch
-from holdfast.trainer.settings.layout import plan, vocab_of
+from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
 from holdfast.trainer.telemetry import spans
 from holdfast.trainer.telemetry.garbage import gc_disabled
 from holdfast.trainer.telemetry.totals import Pending, Totals, arrived, riding, start_sum
 from holdfast.trainer.weights.persist import make_manager
 from holdfast.trainer.weights.state import settings
 from holdfast.trainer.weights.weights import start_from
+
+if TYPE_CHECKING:
+    from holdfast.trainer.memory.report import MemoryReport
 
 
 class Trainer:
@@ -67,7 +71,8 @@ class Trainer:
         order = self.plan.orders[mesh.pp_rank]
         self.load = next((action for action in order if action.op is Op.LOAD), None)
         """With which this rank reads data, if it does."""
-        piggybacked = PiggybackedReductions(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
+        is_whole = layout.pp == layout.tp == config.parallel.partial_backward == 1
+        piggybacked = PiggybackedReductions(self._riding, self._arrived) if is_whole else None
         self.executor = pipeline.build_executor(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
@@ -76,7 +81,8 @@ class Trainer:
         sums = GradientSums(self.slices, mesh, config.parallel.sequence)
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
-        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
+        rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
+        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows)
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
@@ -96,7 +102,8 @@ class Trainer:
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
-        self.executor.step(inputs, targets)
+        with accumulate.watching(self.optimizer.watchers()):
+            self.executor.step(inputs, targets)
         self.optimizer.collect()
 
     def step(self, step: int) -> Totals:
@@ -145,20 +152,12 @@ class Trainer:
         return loss
 
     def _mean_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        group, count = self.tp_group, len(self.micro_batches)
-        if logits.dtype == torch.bfloat16:
-            logits = logits.float()
-        if self.config.parallel.shard_vocabulary:
-            return cross_entropy(logits, targets, group) / count
-        if not self.loss_is_split:
-            return cross_entropy(logits, targets) / count
-        own = own_positions(targets, group)
-        return cross_entropy(logits, own) / (count * group.size())
+        return mean_loss(logits, targets, self.tp_group, self.config.parallel, len(self.micro_batches))
 
     @property
     def loss_is_split(self) -> bool:
         """Whether each tp rank has whole logits, but at its own positions only."""
-        return self.config.parallel.sequence and not self.config.parallel.shard_vocabulary
+        return is_split(self.config.parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +195,10 @@ def run(config: Config, launch: Launch) -> Outcome:
     probe.mesh(
         pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp)
     )  # tp: the largest
+    begin_gauging = _memory_report(config, layout, vocab, device) if config.train.memory_path else None
     mesh = join(config, launch, layout, device)
     done = finished = False
-    trainer = manager = None
+    trainer = manager = gauged = None
     try:
         trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
         if launch.rank == 0 and probe.attached():
@@ -208,11 +208,14 @@ def run(config: Config, launch: Launch) -> Outcome:
         require_agreement(_fingerprint(config, fixed), "settings or data")
         if config.checkpoint.store:
             manager = make_manager(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
-        outcome = _train(config, launch, trainer, manager)
+        gauged = None if begin_gauging is None else begin_gauging(trainer)
+        outcome = _train(config, launch, trainer, manager, gauged)
         finished = True
         done = launch.rank == 0
         return outcome
     finally:
+        if gauged is not None:
+            gauged.close()
         if trainer is not None:
             trainer.feed.close()
         if manager is not None:
@@ -220,7 +223,9 @@ def run(config: Config, launch: Launch) -> Outcome:
         leave(mesh.store, done)
 
 
-def _train(config: Config, launch: Launch, trainer: Trainer, manager: CheckpointManager | None) -> Outcome:
+def _train(
+    config: Config, launch: Launch, trainer: Trainer, manager: CheckpointManager | None, gauged: MemoryReport | None
+) -> Outcome:
     mesh, train = trainer.mesh, config.train
     is_reporter = mesh.has_loss and mesh.dp_rank == mesh.tp_rank == 0
     first = 0
@@ -229,7 +234,7 @@ def _train(config: Config, launch: Launch, trainer: Trainer, manager: Checkpoint
         first = manager.restore()
         if first and is_reporter:
             origin = config.checkpoint.store if manager.source == "store" else manager.source
-            print(f"restored step {first} from {origin}", flush=True)
+            print(f"restored step {first} from {origin}: {manager.traffic}", flush=True)
     if manager:
         manager.open()
         trainer.votes = manager.votes
@@ -257,6 +262,8 @@ def _train(config: Config, launch: Launch, trainer: Trainer, manager: Checkpoint
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
                 reporter.step(step, totals, seconds, parts)
+            if gauged is not None:
+                gauged.after_step()
             if manager:
                 manager.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
             mesh.keep_rendezvous_alive()
@@ -265,6 +272,25 @@ def _train(config: Config, launch: Launch, trainer: Trainer, manager: Checkpoint
         manager.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
     probe.phase("done")
     return Outcome(first, losses, manager is None or manager.is_stored)
+
+
+def _memory_report(
+    config: Config, layout: TrainerLayout, vocab: int, device: torch.device
+) -> Callable[[Trainer], MemoryReport]:
+    """Work out what ranks will hold, and return what begins to measure it. Before the job's groups exist, beside which
+    there could not be those of the pretence."""
+    # Late: most runs do without.
+    from holdfast.trainer.memory.expected import expect
+    from holdfast.trainer.memory.measured import Gauge
+    from holdfast.trainer.memory.report import MemoryReport
+
+    expected = expect(config, layout, vocab, device.type)
+
+    def begin(trainer: Trainer) -> MemoryReport:
+        gauge = Gauge(trainer.executor, trainer.stages, trainer.optimizer, device)
+        return MemoryReport(config.train.memory_path, expected, gauge, trainer.mesh)
+
+    return begin
 
 
 def _moved(tokens: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
@@ -295,7 +321,8 @@ def _meter(trainer: Trainer) -> Meter:
             for _ in range(size)
         ]
     vocab = vocab_of(config.data.tokenizer)
-    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes, layout.stages - 1 in whole)
+    way_back = pipeline.contributions_of(config, layout).share()
+    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes, layout.stages - 1 in whole, way_back)
 
 
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:

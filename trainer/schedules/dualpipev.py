@@ -2,7 +2,8 @@
 
 Each rank holds a stage of the way out and one of the way back, as with ZBV. In the main part a forward of one stage and
 a whole backward of the other are neighbours, which torch has as one action (OVERLAP_F_B). Here they are two actions in
-that order. Only the ends of the pipeline cut a backward in halves.
+that order: neither hides collectives within the layers of the other. Only the ends of the pipeline cut a backward in
+halves.
 """
 
 from __future__ import annotations

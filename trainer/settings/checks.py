@@ -39,8 +39,9 @@ def _check_ranges(config: Config) -> None:
     at_least_one = {
         "model": ("layers", "d_model", "heads", "ffn_mult"),
         "data": ("seq_len", "max_bytes"),
-        "parallel": ("pp", "tp", "overlap_chunks", "sub_batches"),
+        "parallel": ("pp", "tp", "overlap_chunks", "sub_batches", "partial_backward"),
         "train": ("steps", "micro_batches", "micro_batch_size"),
+        "optim": ("factor_every", "invert_every", "kfac_largest"),
         "checkpoint": ("keep",),
     }
     not_negative = {
@@ -48,7 +49,7 @@ def _check_ranges(config: Config) -> None:
         "model": ("kv_heads", "ffn_width", "window", "init_std"),
         "optim": (
             *("lr", "eps", "weight_decay", "clip_norm", "warmup_steps", "decay_steps"),
-            *("momentum", "final_lr", "trust_low", "trust_high"),
+            *("momentum", "final_lr", "trust_low", "trust_high", "kl_clip", "kfac_others_lr"),
         ),
         "train": ("log_every", "seed", "max_skips", "gc_every"),
         "data": ("prefetch",),
@@ -63,7 +64,7 @@ def _check_ranges(config: Config) -> None:
                     raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
     sizes = {
         "model": ("layers", "d_model", "heads", "kv_heads", "ffn_mult", "ffn_width", "window"),
-        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "sub_batches", "zero"),
+        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "sub_batches", "partial_backward", "zero"),
         "train": ("micro_batches", "micro_batch_size"),
     }
     for section, keys in sizes.items():
@@ -74,7 +75,7 @@ def _check_ranges(config: Config) -> None:
     for tp in config.parallel.stage_tp:
         if not 1 <= tp <= _MOST:
             raise ConfigError(f"parallel.stage_tp has {tp}: must be from 1 to {_MOST}")
-    below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum")}
+    below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum", "factor_decay")}
     for section, keys in below_one.items():
         for key in keys:
             value = getattr(getattr(config, section), key)
@@ -141,6 +142,8 @@ def _check_choices(config: Config) -> None:
             f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage; "
             f"or {STAGE_AWARE}"
         )
+    if not config.optim.damping > 0:
+        raise ConfigError(f"optim.damping is {config.optim.damping}: must be above 0, as 0.003")
     low, high = config.optim.trust_low, config.optim.trust_high
     if high and low > high:
         raise ConfigError(f"optim.trust_low is {low}, above optim.trust_high = {high}: must not be")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +101,26 @@ class ParallelConfig:
     all sums but the last where a sum takes no longer than a part's half of a layer. Divides train.micro_batch_size;
     needs tp of 2 or more."""
     zero: int = 1
-    """ZeRO stage: what the data-parallel replicas shard. 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters
-    too. Higher saves memory; from 2 on every micro-batch adds traffic."""
+    """ZeRO stage: what the replicas of a stage shard, in dp and in all pipes. 0 nothing, 1 optimizer state, 2 gradients
+    too, 3 parameters too. Higher saves memory; from 2 on every micro-batch adds traffic."""
     zero_unit: Literal["layer", "stage"] = "layer"
     """With zero = 3: the unit that is gathered, used and freed. stage: once for all micro-batches that go through a
     stage in sequence, as with bfs; needs two stages per rank."""
     zero_live: int = 1
     """With zero_unit = stage: stages of a rank that are whole at a time. 2 gathers the next stage while one computes,
     for the memory of one more; 1 waits for each gathering, which is right where memory is short."""
+    replica_sync: Literal["end", "eager", "eager-opt"] = "end"
+    """With several pipes (chimera): when replicas of a stage add up their gradients. end: behind all computation.
+    eager: behind the stage's last backward, beside what the rank computes next. eager-opt: so only where all ranks of
+    the stage are idle behind that backward, which leaves cores and links to those that compute."""
     zero_reduce: Literal["each", "last"] = "each"
     """With zero = 3 by layer: reduce gradients after each micro-batch, or once after the last. last sends less with
     several micro-batches, and holds whole gradients until then."""
+    partial_backward: int = 1
+    """Roles of replicas, which rotate: role i of k goes back through the last i / k of the layers only (SPB). Backward
+    takes (k + 1) / 2k of the computation on average, and gradients of the first layers come from fewer data; a step
+    still takes as long as the role that does all of it, unless another job fills the rest. 1: all do everything.
+    Needs zero = 0, pp = tp = 1 and dp divisible by it."""
     timeout_s: float = 300.0
     """A collective or message that takes longer is an error, in every process group. Keep it above the slowest step
     plus a checkpoint."""
@@ -137,13 +147,14 @@ class TransportConfig:
 class OptimConfig:
     """The optimizer."""
 
-    name: Literal["adamw", "lamb", "sgd"] = "adamw"
-    """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use."""
+    name: str = field(default="adamw", metadata={"choices": OPTIMIZERS})
+    """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use. dp-kfac multiplies
+    matrices' gradients with the inverse of their curvature (DP-KFAC)."""
     lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.95
     momentum: float = 0.9
-    """For sgd."""
+    """For sgd, and behind dp-kfac."""
     eps: float = 1e-8
     weight_decay: float = 0.1
     """Applied to matrices only."""
@@ -162,6 +173,27 @@ class OptimConfig:
     """lamb: lower bound of a tensor's norm; 0: none."""
     trust_high: float = 0.0
     """lamb: upper bound of a tensor's norm; 0: none."""
+    damping: float = 0.003
+    """dp-kfac: added to the curvature before it is inverted. Higher is closer to sgd, with a smaller step."""
+    kl_clip: float = 0.001
+    """dp-kfac: preconditioned gradients are scaled down until their product with the gradients is this over lr^2; 0:
+    never."""
+    factor_every: int = 1
+    """dp-kfac: steps between updates of the factors. More save their products, and follow the curvature later."""
+    invert_every: int = 10
+    """dp-kfac: steps between inversions of the factors."""
+    factor_decay: float = 0.95
+    """dp-kfac: what remains of a factor when a step's is added to it, 0 to below 1."""
+    kfac_form: Literal["inverse", "eigen"] = "inverse"
+    """dp-kfac: inverse damps each of a matrix's two factors, eigen their product, which takes longer."""
+    kfac_owners: Literal["cost", "round-robin"] = "cost"
+    """dp-kfac: which replica has a matrix's factors. cost: all have about as much work. round-robin: in turn."""
+    kfac_largest: int = 4096
+    """dp-kfac: matrices with a longer side are updated as vectors and embeddings are."""
+    kfac_others: Literal["sgd", "adamw"] = "sgd"
+    """dp-kfac: what updates vectors, embeddings and large matrices."""
+    kfac_others_lr: float = 0.0
+    """dp-kfac: lr of those, with the same warmup and decay; 0: lr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +229,9 @@ class TrainConfig:
     """Steps between runs of the garbage collector, at the same step on all ranks; 0: Python decides."""
     metrics_path: str = ""
     """File for one JSON line per step."""
+    memory_path: str = ""
+    """File for what ranks hold by kind, expected and measured, as JSON: see docs/memory.md. Measuring slows the first
+    two steps. Empty: nothing is measured."""
     tensorboard_dir: str = ""
     """Folder for TensorBoard files; needs the package `tensorboard`."""
 

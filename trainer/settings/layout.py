@@ -11,6 +11,7 @@ from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.checks import STAGE_AWARE, obstacle
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class TrainerLayout:
     def pipes(self) -> int:
         """Replicas of each stage within one pipeline."""
         return len(self.places)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks of one place in tp that hold a stage: dp in each of its pipes."""
+        return self.dp * self.pipes
 
     @property
     def places(self) -> list[tuple[int, ...]]:
@@ -89,6 +95,10 @@ class TrainerLayout:
     def ranks_of(self, stage: int) -> list[int]:
         """The pipeline ranks that hold a stage, pipe by pipe."""
         return [ranks[stage] for ranks in self.places]
+
+    def peers_of(self, pp_rank: int) -> list[int]:
+        """The pipeline ranks that hold any of this one's stages, itself included: each of them holds all of these."""
+        return sorted({peer for stage in self.stages_of(pp_rank) for peer in self.ranks_of(stage)})
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds a stage."""
@@ -211,14 +221,18 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"parallel.schedule = {schedule.name} {unfit}"
     if (unfit := _unfit_driven(config, tp)) is not None:
         return unfit
-    if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp, dp)) is not None:
+    if config.parallel.partial_backward > 1 and (unfit := _unfit_partial_backward(config, pp, dp, tp)) is not None:
         return unfit
-    if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
+    if (unfit := _unfit_sync(config)) is not None:
         return unfit
-    return None
+    if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp)) is not None:
+        return unfit
+    if layout.replicas > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
+        return unfit
+    return OPTIMIZERS[config.optim.name].obstacle(dp, tp, config.parallel.zero, layout.pipes)
 
 
-def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:
+def _unfit_pipes(config: Config, pp: int) -> str | None:
     """Why a pipeline cannot have as many pipes as the settings ask for, None if it can."""
     try:
         Placement.BOTH_WAYS.places(pp, _chunks(config))
@@ -229,10 +243,29 @@ def _unfit_pipes(config: Config, pp: int, dp: int) -> str | None:
         return f"train.micro_batch_size = {config.train.micro_batch_size} cannot be cut in {parts}"
     if parts > 1 and config.model.dropout:
         return f"{config.parallel.schedule} cuts micro-batches, and masks are for whole ones (set model.dropout = 0)"
-    if dp > 1 and config.parallel.zero:
+    if config.parallel.zero == 3:
         return (
-            f"parallel.schedule = {config.parallel.schedule} has whole replicas of each stage in its pipes "
-            "(set parallel.zero = 0)"
+            f"parallel.zero = 3 gathers a stage whenever it is used, and pipes of {config.parallel.schedule} use it at "
+            "different times (set parallel.zero to 2 or less)"
+        )
+    return None
+
+
+def _unfit_sync(config: Config) -> str | None:
+    """Why there is no choice of when pipes add up their gradients, None if there is, or none is made."""
+    name, sync = config.parallel.schedule, config.parallel.replica_sync
+    if sync == "end":
+        return None
+    if SCHEDULES[name].placement is not Placement.BOTH_WAYS:
+        others = ", ".join(sorted(s.name for s in SCHEDULES.values() if s.placement is Placement.BOTH_WAYS))
+        return (
+            f"parallel.replica_sync = {sync} is for replicas of a stage in several pipes, and {name} has one pipe "
+            f"(set parallel.replica_sync = end, or parallel.schedule to one of {others})"
+        )
+    if config.parallel.zero == 2:
+        return (
+            f"parallel.replica_sync = {sync} chooses when gradients are summed once a step, and parallel.zero = 2 sums "
+            "them behind each micro-batch (set parallel.replica_sync = end, or parallel.zero = 1)"
         )
     return None
 
@@ -254,6 +287,22 @@ def _unfit_driven(config: Config, tp: int) -> str | None:
             f"parallel.schedule = {name} lets each rank decide what is next, and replicas gather parameters together "
             "(set parallel.zero to 2 or less)"
         )
+    return None
+
+
+def _unfit_partial_backward(config: Config, pp: int, dp: int, tp: int) -> str | None:
+    """Why replicas cannot go back through shares of the layers, None if they can."""
+    parts, name = config.parallel.partial_backward, f"parallel.partial_backward = {config.parallel.partial_backward}"
+    if pp > 1 or tp > 1:
+        return f"{name} cuts the backward of a whole model on one rank (set pp = 1 and tp = 1)"
+    if dp % parts:
+        return f"{name} gives as many replicas each role, and dp is no multiple of it"
+    if config.parallel.zero:
+        return f"{name} adds up gradients that only some replicas have (set parallel.zero = 0)"
+    if config.model.layers < parts:
+        return f"{name} is more than model.layers = {config.model.layers}"
+    if config.model.tied:
+        return f"{name} has input and output layers with unlike contributors (set model.tied = false)"
     return None
 
 

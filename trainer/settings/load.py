@@ -6,10 +6,12 @@ Flags and overrides outrank the file, the file outranks the defaults; the enviro
 from __future__ import annotations
 
 import difflib
+import functools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from holdfast.base.errors import UsageError
@@ -66,7 +68,8 @@ def _merge(config: Config, sections: Mapping[str, Any], source: str) -> Config:
 
 
 def _fill(part: Any, section: str, values: Mapping[str, Any], source: str) -> Any:
-    types, entries = get_type_hints(type(part)), {entry.name: entry for entry in fields(part)}
+    kind: Any = type(part)  # mypy has a type[Any] that is not hashable
+    types, entries = _types(kind), {entry.name: entry for entry in fields(part)}
     changed = {}
     for key, value in values.items():
         if key not in types:
@@ -74,6 +77,12 @@ def _fill(part: Any, section: str, values: Mapping[str, Any], source: str) -> An
         where = f"{section}.{key} in {source}"
         changed[key] = _converted(types[key], value, where, choices(types[key], entries[key]))
     return replace(part, **changed)
+
+
+@functools.cache
+def _types(section: type[Any]) -> Mapping[str, Any]:
+    """Of a section's settings. They are written as text, and reading all of that takes most of the time of a `load`."""
+    return MappingProxyType(get_type_hints(section))
 
 
 def choices(kind: Any, entry: Field[Any]) -> tuple[str, ...]:

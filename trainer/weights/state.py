@@ -16,6 +16,7 @@ from holdfast.plan.tiles import TensorShard
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 APPLIED = "optimizer.applied"
 """Name of the number of updates done."""
@@ -29,6 +30,7 @@ def settings(config: Config, data_digest: int) -> dict[str, Any]:
         "data.seq_len": config.data.seq_len,
         "data.digest": data_digest,
         "optim.name": config.optim.name,
+        **{f"optim.{key}": getattr(config.optim, key) for key in OPTIMIZERS[config.optim.name].fixed},
         "train.dtype": config.train.dtype,
         "train.seed": config.train.seed,
         "train.micro_batches": config.train.micro_batches,
@@ -46,6 +48,8 @@ def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[Gl
         for key, value in optimizer.state(piece).items():
             more = GlobalTensor(f"{piece.name}@{key}", tensor.shape, dtype_name(value.dtype))
             found[more.name] = (more, shard, value)
+    for name, value in optimizer.owned().items():
+        found[name] = (*place(name, value), value)
     return found
 
 
@@ -70,6 +74,9 @@ def put_back(
                 piece.shard.copy_(found[piece.name])
             state = {key: found[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
             optimizer.set_state(piece, state)
+        for name, value in optimizer.owned().items():
+            if found[name].data_ptr() != value.data_ptr():
+                value.copy_(found[name])
 
 
 def shards(slices: Sequence[Slice]) -> dict[str, tuple[GlobalTensor, TensorShard]]:

@@ -56,6 +56,9 @@ class Incident(Answer):
     source: str | None = Field(description="Where the state came from: memory, peer or store.")
     restore_s: Number = Field(description="Part of recover_s that the restore took.")
     restored_bytes: int | None = Field(description="Bytes that all ranks read for the restore.")
+    restore_sent_bytes: int | None = Field(
+        default=None, description="Bytes that all ranks sent from host to host for the restore."
+    )
     imports_s: Number = Field(default=None, description="Part of recover_s that rank 0's own imports took.")
     hint: str | None = Field(default=None, description="How the next recovery would be shorter.")
     generation_from: int | None

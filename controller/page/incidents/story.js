@@ -78,6 +78,7 @@ function head(incident) {
   if (stepResumed(incident)) facts.push(["training resumed from", stepResumed(incident)]);
   if (known(incident.restored_bytes))
     facts.push(["state read", `${bytes(incident.restored_bytes)} from ${incident.source}`]);
+  if (known(incident.restore_sent_bytes)) facts.push(["state sent between hosts", bytes(incident.restore_sent_bytes)]);
   return make(
     "div",
     { class: "detail-stack" },

@@ -10,8 +10,9 @@ import { replace, route } from "../base/router.js";
 import { announce, indexOf, select } from "../base/select.js";
 import { on, state } from "../base/store.js";
 import { stepThen } from "./blame.js";
+import { pairStep, pairWith, placeOf, startPredicted } from "./predicted.js";
 import { lanesOf, spanAt } from "./timeline_lanes.js";
-import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
+import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT, PAIR_CLASSES } from "./timeline_draw.js";
 import { colour } from "../base/theme.js";
 /** @import { Pair } from "../base/dom.js" */
 /** @import { Lane, Scene, Spans } from "./timeline_lanes.js" */
@@ -54,9 +55,11 @@ async function load() {
     say("");
     about(data);
     showTable();
+    pairWith(data);
   } catch (error) {
     if (query !== asked) return;
     scene = null;
+    pairWith(null);
     say(messageOf(error));
   }
   redraw();
@@ -105,8 +108,9 @@ function draw() {
   const { context, width, height } = fit(canvas);
   context.clearRect(0, 0, width, height);
   if (!scene || width < 120) return;
-  scene.lane = laneHeight(scene.lanes.length, height);
+  scene.lane = laneHeight(scene.lanes.length, height, Boolean(scene.paired));
   drawTimeline(context, scene, { width, height, arrows, selected: state.selected.rank });
+  canvas.dataset.paired = scene.paired ? String(scene.paired.data.step) : "";
   timings.push(performance.now() - began);
   if (timings.length > 600) timings.shift();
 }
@@ -149,6 +153,7 @@ function describe(data, i) {
 function pick(scene, i) {
   scene.chosen = i;
   const { data, view } = scene;
+  pairStep(data, data.step[i]);
   if (state.selected.rank !== data.rank[i]) select("rank", data.rank[i]);
   const [begin, end] = [data.start[i], data.start[i] + data.took[i]];
   const span = view.t1 - view.t0;
@@ -294,6 +299,16 @@ function showTable() {
   );
 }
 
+function legend() {
+  byId("timeline-legend").replaceChildren(
+    ...Object.entries(scene?.paired ? PAIR_CLASSES : CLASSES).map(([name, ink]) => {
+      const swatch = make("i");
+      swatch.style.background = colour(ink);
+      return make("span", {}, swatch, name);
+    }),
+  );
+}
+
 export function startTimeline() {
   on("route", load);
   on("ranks", () => (asked === null ? load() : scene && about(scene.data)));
@@ -333,14 +348,18 @@ export function startTimeline() {
     }
   });
   byId("timeline-table").addEventListener("toggle", showTable);
-  const legend = () =>
-    byId("timeline-legend").replaceChildren(
-      ...Object.entries(CLASSES).map(([name, ink]) => {
-        const swatch = make("i");
-        swatch.style.background = colour(ink);
-        return make("span", {}, swatch, name);
-      }),
-    );
+  startPredicted(
+    (paired) => {
+      if (scene) Object.assign(scene, { paired, inks: undefined });
+      legend();
+      redraw();
+    },
+    () => scene?.data ?? null,
+    (place) => {
+      const found = scene ? placeOf(scene.data, place) : -1;
+      if (scene && found >= 0) pick(scene, found);
+    },
+  );
   on("theme", legend);
   legend();
   canvas.addEventListener("keydown", onKey);

@@ -14,6 +14,8 @@ import { colour } from "../base/theme.js";
 
 export const [LEFT, HEAD] = [74, 22];
 const [LOWEST, HIGHEST] = [26, 56]; // of a lane, in CSS pixels
+const [PAIR_LOWEST, PAIR_HIGHEST] = [46, 84]; // with the prediction under it
+const MEASURED = 0.58; // its share of such a lane
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_ARROWS = 1500; // seen at once: more are unreadable
 /** @type {Record<string, string>} */
@@ -28,6 +30,18 @@ export const CLASSES = {
   waiting: "span-wait",
 };
 
+/** Colours of what a plan has, as `holdfast schedules --draw` has them. @type {Record<string, string | undefined>} */
+const PLANNED = {
+  forward: "plan-forward", backward: "plan-backward", backward_input: "plan-input", backward_weight: "plan-weight",
+  recompute: "plan-recompute", reduce_grad: "plan-sum",
+};
+/** The legend of both while a prediction is shown. @type {Record<string, string>} */
+export const PAIR_CLASSES = {
+  forward: "plan-forward", backward: "plan-backward", "input gradients": "plan-input", "weight gradients": "plan-weight",
+  recompute: "plan-recompute", sum: "plan-sum", transfer: "span-transfer", collective: "span-collective",
+  data: "span-data", optimizer: "span-optimizer", other: "span-other", waiting: "span-wait",
+};
+
 /** Which of CLASSES a kind of span is.
  * @param {string} kind */
 export function classOf(kind) {
@@ -40,9 +54,12 @@ export function classOf(kind) {
 }
 
 /** How high a lane is: few ranks get more room.
- * @param {number} lanes @param {number} height */
-export const laneHeight = (lanes, height) =>
-  Math.min(HIGHEST, Math.max(LOWEST, Math.floor((height - HEAD - 8) / lanes)));
+ * @param {number} lanes @param {number} height @param {boolean} paired */
+export const laneHeight = (lanes, height, paired = false) =>
+  Math.min(
+    paired ? PAIR_HIGHEST : HIGHEST,
+    Math.max(paired ? PAIR_LOWEST : LOWEST, Math.floor((height - HEAD - 8) / lanes)),
+  );
 
 /** @param {Context} context @param {Scene} scene @param {Look} look */
 export function drawTimeline(context, scene, { width, height, arrows, selected }) {
@@ -62,7 +79,10 @@ export function drawTimeline(context, scene, { width, height, arrows, selected }
   context.beginPath();
   context.rect(LEFT, HEAD, width - LEFT, height - HEAD);
   context.clip();
-  for (let l = first; l < last; l++) drawSpans(context, scene, l, { px, width });
+  for (let l = first; l < last; l++) {
+    drawSpans(context, scene, l, { px, width });
+    drawPredicted(context, scene, l, { px, width });
+  }
   if (arrows) drawArrows(context, scene, { px, first, last, width });
   outline(context, scene, scene.hover, px, "text", 1);
   outline(context, scene, scene.chosen, px, "accent", 2.5);
@@ -88,7 +108,8 @@ function drawGrid(context, { view }, { px, width, height }) {
 
 /** @param {Context} context @param {Scene} scene
  * @param {{ first: number, last: number, width: number, selected: number | null }} look */
-function drawLanes(context, { lanes, view, lane: LANE }, { first, last, width, selected }) {
+function drawLanes(context, scene, { first, last, width, selected }) {
+  const { lanes, view, lane: LANE } = scene;
   context.textAlign = "right";
   context.textBaseline = "middle";
   for (let l = first; l < last; l++) {
@@ -98,23 +119,28 @@ function drawLanes(context, { lanes, view, lane: LANE }, { first, last, width, s
       context.fillRect(0, y, width, LANE);
     }
     context.fillStyle = colour(lanes[l].rank === selected ? "accent" : "muted");
-    context.fillText(`rank ${lanes[l].rank}`, LEFT - 8, y + LANE / 2);
+    context.fillText(`rank ${lanes[l].rank}`, LEFT - 8, y + measuredHeight(scene) / 2);
+    if (scene.paired) context.fillText("predicted", LEFT - 8, y + (LANE + measuredHeight(scene)) / 2 - 2);
     context.fillStyle = colour("line");
     context.fillRect(0, Math.round(y + LANE) - 1, width, 1);
   }
 }
 
+/** What of a lane is for measured spans. @param {Scene} scene */
+const measuredHeight = ({ lane, paired }) => (paired ? Math.round(lane * MEASURED) : lane);
 /** @param {Scene} scene @param {number} l @param {number} depth */
-const top = ({ lane, view }, l, depth) => HEAD + l * lane - view.y + 3 + depth * lane * 0.16;
+const top = (scene, l, depth) => HEAD + l * scene.lane - scene.view.y + 3 + depth * measuredHeight(scene) * 0.16;
 /** @param {Scene} scene @param {number} depth */
-const tall = ({ lane }, depth) => lane - 7 - depth * lane * 0.2;
+const tall = (scene, depth) => measuredHeight(scene) - 7 - depth * measuredHeight(scene) * 0.2;
+/** @param {Scene} scene @param {string} kind */
+const inkOf = ({ paired }, kind) => (paired && PLANNED[kind]) || CLASSES[classOf(kind)];
 
 /** @param {Context} context @param {Scene} scene @param {number} l @param {{ px: Scale, width: number }} look */
 function drawSpans(context, scene, l, { px, width }) {
   const { data, lanes, view } = scene;
   const { from, to } = lanes[l];
   const reached = [-1, -1, -1, -1]; // last pixel drawn, by depth
-  const inks = (scene.inks ??= data.kinds.map((kind) => CLASSES[classOf(kind)]));
+  const inks = (scene.inks ??= data.kinds.map((kind) => inkOf(scene, kind)));
   context.textAlign = "left";
   for (let i = from; i < to; i++) {
     const begin = data.start[i];
@@ -134,8 +160,36 @@ function drawSpans(context, scene, l, { px, width }) {
     if (long < 24 || tall(scene, depth) < 11) continue;
     const text = data.kinds[data.kind[i]] + (data.micro_batch[i] >= 0 ? ` ${data.micro_batch[i]}` : "");
     if (context.measureText(text).width > long - 8) continue;
-    context.fillStyle = colour("span-text");
+    context.fillStyle = colour(inks[data.kind[i]].startsWith("plan-") ? "plan-text" : "span-text");
     context.fillText(text, x + 4, y + tall(scene, depth) / 2 + 0.5);
+  }
+}
+
+/** What the plan predicts for the rank of a lane, under its measured spans.
+ * @param {Context} context @param {Scene} scene @param {number} l @param {{ px: Scale, width: number }} look */
+function drawPredicted(context, scene, l, { px, width }) {
+  const { paired, lanes, lane, view } = scene;
+  const place = paired?.lanes.get(lanes[l].rank);
+  if (!paired || !place) return;
+  const { data, shift } = paired;
+  const y = HEAD + l * lane - view.y + measuredHeight(scene) - 2;
+  const high = lane - measuredHeight(scene) - 3;
+  context.textAlign = "left";
+  let reached = -1;
+  for (let i = place.from; i < place.to; i++) {
+    const begin = data.start[i] + shift;
+    if (begin > view.t1) break;
+    if (begin + data.took[i] < view.t0) continue;
+    const x = Math.max(LEFT, px(begin));
+    const long = Math.min(width, px(begin + data.took[i])) - x;
+    if (x + long < reached) continue;
+    reached = x + Math.max(1, long);
+    context.fillStyle = colour(PLANNED[data.kinds[data.kind[i]]] ?? "span-other");
+    context.fillRect(x, y, Math.max(1, long - (long > 3 ? 1 : 0)), high);
+    const text = data.micro_batch[i] >= 0 ? `${data.micro_batch[i]}` : "sum";
+    if (high < 11 || context.measureText(text).width > long - 4) continue;
+    context.fillStyle = colour("plan-text");
+    context.fillText(text, x + 3, y + high / 2 + 0.5);
   }
 }
 
@@ -180,7 +234,7 @@ function drawArrows(context, scene, { px, first, last, width }) {
     const mine = focus >= 0 && touches(data, focus, source[i], sent[i], target[i], seen[i]);
     if (crowded && !mine) continue;
     const [x0, x1] = [px(sent[i]), px(seen[i])];
-    const [y0, y1] = [a, b].map((lane) => HEAD + lane * LANE - view.y + LANE / 2);
+    const [y0, y1] = [a, b].map((lane) => HEAD + lane * LANE - view.y + measuredHeight(scene) / 2);
     context.strokeStyle = context.fillStyle = colour(mine ? "accent" : name[i] ? "arrow-last" : "arrow-message");
     context.globalAlpha = mine ? 1 : 0.55;
     context.lineWidth = mine ? 2 : 1;

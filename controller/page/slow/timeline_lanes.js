@@ -2,13 +2,14 @@
 
 /** @import { Numbers } from "../base/store.js" */
 /** @import { Packed } from "../base/api.js" */
+/** @import { Paired } from "./predicted.js" */
 
 /**
  * @typedef {Packed<Api.Lanes>} Spans
  * @typedef {{ rank: number, from: number, to: number }} Lane
  * @typedef {ReturnType<typeof lanesOf>} Lanes
  * @typedef {{ data: Spans, lanes: Lanes, lane: number, end: number, view: { t0: number, t1: number, y: number }, hover: number,
- *   chosen: number, inks?: string[] }} Scene
+ *   chosen: number, inks?: string[], paired?: Paired | null }} Scene
  */
 
 /** Where each rank's spans begin in the columns, and how deep each span lies in others. Sorted by rank, then start.

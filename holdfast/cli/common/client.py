@@ -97,6 +97,10 @@ class Client:
     def timeline(self, job: str, first: int, last: int) -> Json:
         return self._dict(f"{_of(job)}/timeline", first=first, last=last)
 
+    def predicted(self, job: str, step: int, times_of: int) -> Json:
+        """A step beside its prediction; -1: the newest step, and its own times."""
+        return self._dict(f"{_of(job)}/spans/predicted", step=step, times_of=times_of)
+
     # --- commands ---
 
     def check_private(self, what: str, or_else: str) -> None:

@@ -101,11 +101,14 @@ def incident_table(found: list[output.Json]) -> Table:
 
 
 def _origin(one: output.Json) -> str:
-    """memory (12.3 MB in 0.05 s)"""
+    """memory (12.3 MB read, 24.6 MB sent, in 0.05 s)"""
     source = output.text(one.get("source"))
     if one.get("restore_s") is None:
         return source
-    return f"{source} ({output.size(one.get('restored_bytes'))} in {output.seconds(one.get('restore_s'))})"
+    moved = f"{output.size(one.get('restored_bytes'))} read"
+    if one.get("restore_sent_bytes") is not None:
+        moved += f", {output.size(one.get('restore_sent_bytes'))} sent"
+    return f"{source} ({moved}, in {output.seconds(one.get('restore_s'))})"
 
 
 def _resumed(one: output.Json) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast timeline`: all ranks on one clock, as a trace for Perfetto."""
+"""`holdfast timeline`: all ranks on one clock, as a trace for Perfetto; and a step beside its prediction."""
 
 import json
 from pathlib import Path
@@ -7,29 +7,60 @@ from typing import Annotated
 import typer
 
 from holdfast.base.errors import UsageError
+from holdfast.base.settings import parse_whole
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.progress import progress
+from holdfast.cli.look import predicted_view
 from holdfast.cli.look.blame import Job, Source, Steps, check_job, parse_steps
 
-Out = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace.")]
+DEFAULT_FILE = Path("trace.json")
+Out = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace. Default: trace.json.")
+]
+Predicted = Annotated[
+    str,
+    typer.Option(
+        "--predicted",
+        metavar="STEP",
+        help="Compare STEP, or newest, with what the job's plan predicts, and write no trace.",
+    ),
+]
+TimesOf = Annotated[
+    str,
+    typer.Option(
+        "--times-of",
+        metavar="STEP",
+        help="With --predicted: predict with the times of this step, for example one before a slowdown. "
+        "Default: the same step.",
+    ),
+]
 
 
 @with_client
 def timeline(
     client: Client,
     folder: Source = None,
-    output_file: Out = Path("trace.json"),
+    output_file: Out = None,
     job: Job = "",
     steps: Steps = "",
+    predicted: Predicted = "",
+    times_of: TimesOf = "",
     as_json: Json = False,
 ) -> int:
-    """Write the spans of all ranks, with the waits between them, as a trace for https://ui.perfetto.dev."""
+    """Write the spans of all ranks as a trace for https://ui.perfetto.dev, or compare a step with its prediction."""
+    if predicted or times_of:
+        if not predicted:
+            raise UsageError("--times-of goes with --predicted STEP")
+        if steps or output_file:
+            raise UsageError(f"--predicted {predicted} writes no trace: leave {'--steps' if steps else '--output'} out")
+        return _compare(client, folder, job, predicted, times_of, as_json)
     first, last = parse_steps(steps)
     if folder is None:
         check_job(client, job)
+    output_file = output_file or DEFAULT_FILE
     try:
         with progress("timeline"):
             _write(client, folder, output_file, job, first, last)
@@ -53,3 +84,35 @@ def _write(client: Client, folder: Path | None, to: Path, job: str, first: int, 
     table, shape = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
     with to.open("w") as out:
         trace.write(table, shape, out)
+
+
+def _compare(client: Client, folder: Path | None, job: str, predicted: str, times_of: str, as_json: bool) -> int:
+    step, base = _step("--predicted", predicted), _step("--times-of", times_of) if times_of else -1
+    if folder is None:
+        check_job(client, job)
+    with progress("reading spans"):
+        found = client.predicted(job, step, base) if folder is None else _of_files(folder, step, base)
+    if as_json:
+        output.print_json(found)
+    else:
+        predicted_view.show(found)
+    return 0
+
+
+def _step(option: str, text: str) -> int:
+    """-1 for the newest. UsageError for what is no step."""
+    if text == "newest":
+        return -1
+    number = parse_whole(text)
+    if number is None or number < 0:
+        raise UsageError(f"{option} {text}: write the number of a step, as in 120, or newest")
+    return number
+
+
+def _of_files(folder: Path, step: int, times_of: int) -> output.Json:
+    with needs("controller"):
+        from holdfast.diagnostics.files import span_files
+        from holdfast.diagnostics.timeline.beside import beside
+    table, shape = span_files.read(folder, max(step, 0), 1 << 30 if step < 0 else step)
+    base = None if times_of < 0 else lambda: span_files.read(folder, times_of, times_of)[0]
+    return beside(table, shape, base)

@@ -52,7 +52,7 @@ def make_plan(
     algorithm: Algorithm | None = None,
     seed: int = 0,
 ) -> TransferPlan:
-    """Sender, strategy and place of every unit. None: the fastest strategy of each unit; the best order of three.
+    """Sender, strategy and place of every unit. None: the fastest strategy of each unit; the best order of all.
 
     The same arguments give the same plan. NICs are taken to be equally fast.
     """

@@ -231,7 +231,7 @@ for value in values:
     probe.mesh(pp=1, sizes=(2, 1, value))
     probe.meters(value, value, value, value, value)
     probe.meters(1.0, 1.0, [value] * 5, 1, value)
-    probe.restored(value, value, value, value)
+    probe.restored(value, value, value, value, value)
     probe.publish_plan(value)
     try:
         probe.phase(value)

@@ -71,12 +71,12 @@ def test_where_the_state_came_from_is_reported_once(tmp_path: Path) -> None:
     reported: list[t.Event] = []
     found = Announcements(reported.append)
     path, key = tmp_path / "j-g2-rank0", ("j", 2, 0)
-    code = "from holdfast.agent import probe; probe.attach(); probe.restored(12, 'peer', 0.5, 4096)"
+    code = "from holdfast.agent import probe; probe.attach(); probe.restored(12, 'peer', 0.5, 4096, 8192)"
     environ = {**os.environ, probe_layout.ENV_PATH: str(path)}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, timeout=20)
     for _ in range(2):
         found.look(key, path)
-    assert reported == [t.StateRestored("j", 2, 12, "peer", 0.5, 4096)]
+    assert reported == [t.StateRestored("j", 2, 12, "peer", 0.5, 4096, 8192)]
     found.end(key, path)
     assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
 
@@ -90,6 +90,13 @@ def test_the_time_of_imports_is_rank_0s(tmp_path: Path, monkeypatch: pytest.Monk
     assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0.imports"]
     Announcements(reported.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
     assert reported == [t.ImportsTimed("j", 2, 2.5, "torch,lightning")]
+
+
+def test_a_probe_of_before_says_nothing_of_what_was_sent(tmp_path: Path) -> None:
+    reported: list[t.Event] = []
+    (tmp_path / "j-g2-rank0.restored").write_text('{"step": 1, "source": "store", "seconds": 2.0, "bytes": 3}')
+    Announcements(reported.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
+    assert reported == [t.StateRestored("j", 2, 1, "store", 2.0, 3, 0)]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"step": "x", "source": 1, "seconds": 0, "bytes": 0}'])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
-from holdfast.checkpoint.restore.memory import restore_from_memory
+from holdfast.checkpoint.restore.memory import _Memory, restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, always
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
@@ -36,8 +36,10 @@ def rows(*ranges: tuple[int, int]) -> Layout:
 HALVES = rows((0, 4), (4, 8))
 
 
-def put(folder: Path, layout: Layout, worker: int, step: int, generation: int = 0, prefix: str = "own") -> Path:
-    """A snapshot of what `worker` holds, its tensors made from the step."""
+def put(
+    folder: Path, layout: Layout, worker: int, step: int, generation: int = 0, prefix: str = "own", content: int = 0
+) -> Path:
+    """A snapshot of what `worker` holds, its tensors made from the step, or from another number."""
     held = [(name, shard) for name, shards in layout.held[worker].items() for shard in shards]
     description = Description("job", worker, len(layout.held), "same", layout.tensors, held)
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +49,7 @@ def put(folder: Path, layout: Layout, worker: int, step: int, generation: int = 
     assert slot is not None
     for name, shards in arena.held(slot).items():
         for one in shards:
-            one.data[...] = filled(layout.tensors[name], step)[one.shard.slices]
+            one.data[...] = filled(layout.tensors[name], content or step)[one.shard.slices]
     arena.commit(slot, step, generation, {"applied": step}, checksums(arena.memory(slot)))
     arena.close()
     return path
@@ -170,10 +172,78 @@ def test_a_flipped_bit_sends_to_the_peers_copy_and_then_to_an_older_step(tmp_pat
             path = put(tmp_path / "n0", HALVES, worker, step)
     put(tmp_path / "n1", HALVES, 1, 2, prefix="peer-n0")
     flip(path, filled(W, 2)[4:8].tobytes())
-    check(back(tmp_path, ["n0", "n1"], HALVES, lines=lines), HALVES, 2, "peer")
+    swapped = rows((4, 8), (0, 4))
+    check(back(tmp_path, ["n0", "n1"], swapped, lines=lines), swapped, 2, "peer")
     assert lines == ["snapshot of step 2 passed over: own-w00001.snap of n0: corrupt within MiB 0"]
     flip(tmp_path / "n1" / "peer-n0-w00001.snap", filled(W, 2)[4:8].tobytes())
-    check(back(tmp_path, ["n0", "n1"], HALVES), HALVES, 1, "memory")
+    check(back(tmp_path, ["n0", "n1"], swapped), swapped, 1, "memory")
+
+
+def test_a_node_reads_its_copy_of_another_nodes_snapshot_and_nothing_is_sent(tmp_path: Path) -> None:
+    """Three nodes, each with a copy of the one before it; the third is lost, and two workers go on."""
+    three, two = rows((0, 3), (3, 5), (5, 8)), rows((0, 4), (4, 8))
+    put(tmp_path / "n0", three, 0, 5)
+    put(tmp_path / "n0", three, 2, 5, prefix="peer-n2")
+    put(tmp_path / "n1", three, 1, 5)
+    put(tmp_path / "n1", three, 0, 5, prefix="peer-n0")
+    found = back(tmp_path, ["n0", "n1"], two)
+    check(found, two, 5, "peer")
+    # n0 lacks row 3, which n1 has; n1 lacks rows 5 to 7, which n0 has. A row is 6 numbers of 4 bytes.
+    assert [one[0].bytes_sent for one in found if one] == [3 * 24, 24]
+    for worker, prefix in ((0, "own"), (1, "peer-n1"), (2, "peer-n2")):
+        put(tmp_path / "all", three, worker, 5, prefix=prefix)
+        put(tmp_path / "n1", three, worker, 5, prefix=f"peer-{worker}")
+    found = back(tmp_path, ["all", "n1"], two)
+    check(found, two, 5, "peer")
+    assert [one[0].bytes_sent for one in found if one] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "target"),
+    [(["n0", "n1"], rows((4, 8), (0, 8))), (["n0", "n2", "n1"], rows((0, 4), (0, 8), (0, 4)))],
+    ids=["read for itself", "read for another node"],
+)
+def test_memory_that_is_lost_in_the_middle_costs_one_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: list[str], target: Layout
+) -> None:
+    """What was checked cannot be read any more when it is needed: the copy on another node is taken."""
+    put(tmp_path / "n1", HALVES, 0, 3)
+    put(tmp_path / "n0", HALVES, 1, 3)
+    put(tmp_path / "n1", HALVES, 1, 3, prefix="peer-n0")
+    lines, read = list[str](), _Memory._read
+
+    def lost(self: _Memory, part: Any, start: int, room: memoryview) -> memoryview:
+        if self._folder.name == "n0":
+            self._arenas.clear()
+            self._folder /= "lost"
+        return read(self, part, start, room)
+
+    monkeypatch.setattr(_Memory, "_read", lost)
+    check(back(tmp_path, nodes, target, lines=lines), target, 3, "peer")
+    assert [line.partition(" of n0: ")[0] for line in lines] == ["snapshot of step 3 passed over: own-w00001.snap"], (
+        "no other copy was in doubt"
+    )
+
+
+def test_a_copy_of_other_bytes_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    """A peer's copy of the same step that differs, as of an attempt that did not go on, is not looked at."""
+    lines: list[str] = []
+    for worker in (0, 1):
+        put(tmp_path / "n0", HALVES, worker, 3)
+    put(tmp_path / "n1", HALVES, 1, 3, prefix="peer-n0", content=9)
+    check(back(tmp_path, ["n0", "n1"], HALVES, lines=lines), HALVES, 3, "memory")
+    assert lines == []
+
+
+def test_a_flipped_bit_in_another_nodes_copy_is_found(tmp_path: Path) -> None:
+    """Two nodes read the same part, each its own copy of it, and each checks what it reads."""
+    lines: list[str] = []
+    both = rows((4, 8), (4, 8))
+    for worker in (0, 1):
+        put(tmp_path / "n0", HALVES, worker, 3)
+    flip(put(tmp_path / "n1", HALVES, 1, 3, prefix="peer-n0"), filled(W, 3)[4:8].tobytes())
+    check(back(tmp_path, ["n0", "n1"], both, lines=lines), both, 3, "memory")
+    assert lines == ["snapshot of step 3 passed over: peer-n0-w00001.snap of n1: corrupt within MiB 0"]
 
 
 def flip(path: Path, content: bytes) -> None:

@@ -60,7 +60,7 @@ def test_an_exit_is_distinguished_and_mended(how: dict[str, object], kind: t.Fin
 
 def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> None:
     v = training()
-    reported = t.StateRestored(v.job.spec.id, v.job.generation, 4, "store", 0.1, 100)
+    reported = t.StateRestored(v.job.spec.id, v.job.generation, 4, "store", 0.1, 100, 300)
     v.feed(EventSeen("node0", reported))  # at the start of a job: of no incident
     v.exit(3, signal=9)
     trains_again(v, 2)
@@ -69,6 +69,7 @@ def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> No
     v.feed(EventSeen("node0", replace(reported, generation=v.job.generation, source="memory")))
     v.feed(EventSeen("node0", replace(reported, generation=v.job.generation, job="another", source="peer")))
     assert (incident.source, incident.restore_s, incident.restored_bytes) == ("memory", 0.1, 100)
+    assert incident.restore_sent_bytes == 300
 
 
 def test_a_victim_is_not_blamed_even_when_it_speaks_first() -> None:

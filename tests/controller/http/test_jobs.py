@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from holdfast.controller.http import models
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
-from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes
+from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, Predicted
 from holdfast.controller.shell.report import Report
 from tests.controller.support.asking import ask, error, talk
 from tests.controller.support.fake_facade import FakeFacade
@@ -50,6 +50,7 @@ SHAPES: list[tuple[str, Any]] = [
     ("/blame/heat", Heat),
     ("/blame/newest", BlameBrief),
     ("/spans", Lanes),
+    ("/spans/predicted", Predicted),
 ]
 
 
@@ -135,7 +136,7 @@ def test_a_name_means_the_active_job_before_one_that_ended(facade: FakeFacade) -
 def test_an_unknown_job_is_one_line_that_says_where_to_look(facade: FakeFacade) -> None:
     app = create_app(facade, Auth())
     under = [(m, p) for p, methods in app.openapi()["paths"].items() if "/jobs/{id}" in p for m in methods]
-    assert len(under) == 23
+    assert len(under) == 24
     for method, path in under:
         body = {"fault": "kill:rank1"} if path.endswith("/inject") else None
         answer = ask(facade, method.upper(), path.replace("{id}", "gone"), json=body)

@@ -78,6 +78,8 @@ UNSAYABLE = {
     "POST /api/v1/jobs/{id}/inject": "faults have a grammar",
     "POST /api/v1/inject": "faults have a grammar",
     "GET /api/v1/jobs/{id}/spans": "ranks have a grammar, and a limit to their number",
+    "GET /api/v1/jobs/{id}/spans/predicted": "ranks have a grammar, and a limit to their number",
+    "GET /api/v1/spans/predicted": "ranks have a grammar, and a limit to their number",
     "GET /api/v1/spans": "ranks have a grammar, and a limit to their number",
     "GET /api/v1/jobs/{id}/ranks": "columns are names of its answer",
     "GET /api/v1/jobs/{id}/logs": "ranks have a grammar",

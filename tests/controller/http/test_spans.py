@@ -11,7 +11,7 @@ from benchmarks.simulated_spans import Culprit
 from holdfast.base.errors import UsageError
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
-from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, parse_ranks
+from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, Predicted, parse_ranks
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
@@ -70,6 +70,16 @@ def test_spans_of_some_ranks_come_as_columns(shell: Shell) -> None:
     assert set(found["arrows"]["source"]) <= {1, 4, 5}
 
 
+def test_a_step_comes_beside_its_prediction(shell: Shell) -> None:
+    found = ask(shell, "/spans/predicted?step=7&times_of=5&ranks=1,4-5").json()
+    TypeAdapter(Predicted).validate_python(found)
+    assert (found["job"], found["step"], found["times_of"], found["schedule"]) == ("j1", 7, 5, "1f1b")
+    assert [row["rank"] for row in found["ranks"]] == [1, 4, 5]
+    assert 0 < found["predicted_s"] <= found["measured_s"]
+    newest = ask(shell, "/spans/predicted").json()
+    assert (newest["step"], newest["times_of"], len(newest["ranks"])) == (10, 10, 8)
+
+
 def test_the_watchers_last_look_costs_nothing_to_ask_for(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
     assert ask(shell, "/blame/newest", watch).json() is None
@@ -122,6 +132,10 @@ def test_an_earlier_job_is_read_from_disk(shell: Shell, tmp_path: Path) -> None:
         ("/blame/heat?job=nosuch", 404, "no spans of a job 'nosuch' are kept"),
         ("/spans?ranks=x", 400, "'x' is neither a rank nor a range"),
         ("/spans?ranks=77", 404, "no spans of these ranks"),
+        ("/spans/predicted?step=500", 404, "no spans of steps 500 to 500 in memory, only of 1 to 10"),
+        ("/spans/predicted?step=7&times_of=500", 404, "no spans of steps 500 to 500 in memory"),
+        ("/spans/predicted?ranks=77", 404, "the job's plan has ranks 0 to 7"),
+        ("/spans/predicted?step=-5", 400, "step"),
     ],
 )
 def test_what_is_not_there_is_one_clear_line(shell: Shell, path: str, status: int, says: str) -> None:

@@ -43,4 +43,8 @@ def test_no_view_has_a_serious_fault(served: Served, browser: Browser, theme: Li
             expect(page.locator(shown)).to_be_visible()
             page.wait_for_timeout(300)  # until what was asked for is drawn
             assert faults(page) == [], address
+            if address == "#/slow":
+                page.locator("#timeline-predicted").click()
+                expect(page.locator("#predicted-ranks table")).to_be_visible()
+                assert faults(page) == [], "with a prediction"
         page.goto("about:blank")

@@ -2,13 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
+from holdfast.cli.study.timeline_svg import COLOURS
+from holdfast.plan.plan import Op
 from tests.browser import Watched
 from tests.conftest import Until
 from tests.controller.page.served import Served, open_page, pixels_of
+from tests.controller.support.fake_facade import traced
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
@@ -118,6 +123,74 @@ def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watch
     page.keyboard.press("Enter")
     expect(page.locator("#timeline-empty")).to_contain_text("neither a rank nor a range")
     watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
+
+
+def test_a_steps_prediction_is_drawn_under_its_ranks_on_request(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/slow?from=2&to=3&ranks=2,6")
+    switch = page.locator("#timeline-predicted")
+    expect(switch).to_have_attribute("aria-pressed", "false")
+    expect(page.locator("#predicted")).to_be_hidden()
+    assert ink(page, "plan-forward") == 0, "the measured colours are the page's own until a prediction is shown"
+    switch.click()
+    expect(page.locator("#predicted-numbers")).to_contain_text("Step 3, 1f1b, with its own times: pipeline")
+    expect(page.locator("#predicted-numbers")).to_contain_text("predicted.")
+    expect(page.locator("#predicted-text")).to_contain_text("micro-batch")
+    expect(page.locator("#predicted-ranks tbody tr")).to_have_count(2)
+    expect(page.locator("#timeline-legend")).to_contain_text("input gradients")
+    page.wait_for_function("() => document.getElementById('timeline').dataset.paired === '3'")
+    assert min(ink(page, "plan-forward"), ink(page, "plan-backward")) > 100
+    page.locator("#predicted-ranks button", has_text="rank 6").click()
+    expect(page.locator("#announce")).to_contain_text("Rank 6:")
+    page.locator("#predicted-times").fill("2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#predicted-numbers")).to_contain_text("with the times of step 2")
+    page.locator("#predicted-used summary").click()
+    expect(page.locator("#predicted-used caption")).to_have_text("Times of step 2")
+    page.locator("#timeline").focus()
+    page.keyboard.press("Home")  # a span of step 2
+    expect(page.locator("#predicted-numbers")).to_contain_text("Step 2, 1f1b")
+    switch.click()
+    expect(page.locator("#predicted")).to_be_hidden()
+    expect(page.locator("#timeline-legend")).not_to_contain_text("input gradients")
+
+
+def test_a_job_without_a_plan_has_no_switch_for_a_prediction(served: Served, watched: Watched) -> None:
+    table, shape = traced(served.facade)
+    served.facade.traced = table, replace(shape, plan=b"")
+    page = open_page(watched, served, "#/slow?from=2&to=3&ranks=2,6")
+    expect(page.locator("#timeline-about")).to_contain_text("steps 2 to 3")
+    expect(page.locator("#timeline-predicted")).to_be_hidden()
+
+
+def test_a_prediction_has_the_colours_of_a_drawn_schedule() -> None:
+    css = (Path(__file__).parents[3] / "controller" / "page" / "views.css").read_text()
+    names = {
+        Op.FORWARD: "forward", Op.BACKWARD: "backward", Op.BACKWARD_INPUT: "input", Op.BACKWARD_WEIGHT: "weight",
+        Op.RECOMPUTE: "recompute",
+    }  # fmt: skip
+    assert names.keys() == COLOURS.keys()
+    for op, name in names.items():
+        assert re.findall(rf"--plan-{name}: (#\w+);", css) == ["#" + "".join(f"{part:02x}" for part in COLOURS[op])]
+
+
+# Read from a copy, which may be read often.
+_INK = """(name) => {
+  const drawn = document.getElementById("timeline");
+  const copy = Object.assign(document.createElement("canvas"), { width: drawn.width, height: drawn.height });
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
+  context.fillRect(0, 0, 1, 1);
+  const [wanted] = new Uint32Array(context.getImageData(0, 0, 1, 1).data.buffer);
+  context.clearRect(0, 0, 1, 1);
+  context.drawImage(drawn, 0, 0);
+  const found = new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer);
+  return found.filter((each) => each === wanted).length;
+}"""
+
+
+def ink(page: Page, name: str) -> int:
+    """How many pixels of the timeline have exactly this colour of the style sheet."""
+    return int(page.evaluate(_INK, name))
 
 
 def test_mesh_in_three_dimensions_reports_groups_and_blame(served: Served, watched: Watched) -> None:

@@ -142,6 +142,7 @@ def test_one_value_that_cannot_be_costs_itself_only() -> None:
         (msg.CommandResult("c", True, data={"k" * 999: "v"}), "text"),
         (msg.Numbered(1, t.AgentNotice(1, "kind", t.Severity.INFO, "x" * (1 << 20))), "text"),
         (msg.Numbered(1, t.StateRestored("j", 1, 1 << 63, "store", math.nan, 1 << 63)), "step"),
+        (msg.Numbered(1, t.StateRestored("j", 1, 1, "store", 1.0, 1, bounds.MAX_COUNT + 1)), "step"),
         (msg.Numbered(1, t.ImportsTimed("j", 1, math.nan, "torch")), "step"),
         (msg.Spans((msg.WorkerSpans(0, 1, bounds.MAX_SPANS + 1, 0, 0, 1, ("",), b""),), 0, 0), "spans"),
         (msg.Spans((msg.WorkerSpans(0, 1, 1, 0, 0, 1, ("n",) * 99, b""),), 0, 0), "spans"),

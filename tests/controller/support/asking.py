@@ -1,6 +1,7 @@
 """Requests to the HTTP API, without a socket."""
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +26,14 @@ def talk(app: FastAPI, story: Callable[[httpx.AsyncClient], Any], **options: Any
     return asyncio.run(run())
 
 
+@functools.lru_cache(maxsize=1)  # the facade of one test at a time
+def _app(facade: FakeFacade, auth: Auth | None) -> FastAPI:
+    """Making one takes longer than most requests."""
+    return create_app(facade, auth or Auth())
+
+
 def ask(facade: FakeFacade, method: str, path: str, auth: Auth | None = None, **request: Any) -> httpx.Response:
-    return talk(create_app(facade, auth or Auth()), lambda client: client.request(method, path, **request))
+    return talk(_app(facade, auth), lambda client: client.request(method, path, **request))
 
 
 def error(answer: httpx.Response) -> str:

@@ -132,6 +132,7 @@ class FakeTraining:
             "source": None,
             "restore_s": None,
             "restored_bytes": None,
+            "restore_sent_bytes": None,
             "generation_from": self.generation,
             "generation_to": None,
             "step_at_fault": self.step,
@@ -189,6 +190,7 @@ class FakeTraining:
             "source": "memory",
             "restore_s": 0.4,
             "restored_bytes": 4096,
+            "restore_sent_bytes": 8192,
             "generation_to": self.generation,
             "step_resumed": resumed if self.numbers_steps else None,
         }

@@ -42,6 +42,12 @@ WRONG = [
     (["blame", "gone"], 2, "no spans at gone"),
     (["blame", "--steps", "9:3"], 2, "must not come after"),
     (["timeline", "gone", "-o", "trace.json"], 2, "no spans at gone"),
+    (["timeline", "gone", "--predicted", "7"], 2, "no spans at gone"),
+    (["timeline", "--predicted", "soon"], 2, "--predicted soon: write the number of a step, as in 120, or newest"),
+    (["timeline", "--predicted", "7", "--times-of", "x"], 2, "--times-of x: write the number of a step"),
+    (["timeline", "--times-of", "7"], 2, "--times-of goes with --predicted STEP"),
+    (["timeline", "--predicted", "7", "-o", "trace.json"], 2, "writes no trace: leave --output out"),
+    (["timeline", "--predicted", "7", "--steps", "1:2"], 2, "writes no trace: leave --steps out"),
     (
         ["replay", "gone"],
         2,

@@ -38,7 +38,7 @@ def test_a_command_has_an_example_that_it_parses(name: str) -> None:
     assert words[: len(path)] == path
     context = COMMANDS[name].make_context(name, words[len(path) :])
     assert len(words) > len(path), "an example shows an argument or an option"
-    assert name == "train" or not context.args, "nothing is left over"
+    assert name in ("train", "memory") or not context.args, "nothing is left over but the trainer's options"
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -50,6 +50,22 @@ def test_a_flag_shows_no_type(name: str, capsys: Capture, monkeypatch: pytest.Mo
     out = capsys.readouterr().out
     assert "--help" in out
     assert "bool" not in out.lower()
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if " " not in name])
+def test_a_command_by_itself_is_as_it_is_among_all(name: str) -> None:
+    alone = dict(usage.walk(get_command(build([name]))))
+    assert {path for path in alone if path} == {tuple(other.split()) for other in COMMANDS if other.split()[0] == name}
+    for path, command in alone.items():
+        if path:
+            among = COMMANDS[" ".join(path)]
+            assert [p.opts for p in command.params] == [p.opts for p in among.params]
+            assert (command.help, command.epilog) == (among.help, among.epilog)
+
+
+def test_a_name_that_is_no_command_is_compared_with_all(capsys: Capture) -> None:
+    assert main(["stauts"]) == 2
+    assert "Did you mean 'status'" in capsys.readouterr().err
 
 
 def test_exit_codes_are_in_the_help_of_the_program(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,13 +83,17 @@ def test_a_command_reaches_the_job_that_is_named(two: FakeController, capsys: Ca
     assert "eval (j2): restarting" in out
 
 
-@pytest.mark.parametrize("argv", [["blame"], ["blame", "--heat"], ["timeline", "-o", "x.json"]])
+PATHS = {"blame": "blame", "blame --heat": "blame/heat", "timeline -o x.json": "timeline",
+         "timeline --predicted newest": "spans/predicted"}  # fmt: skip
+
+
+@pytest.mark.parametrize("argv", [line.split() for line in PATHS])
 def test_blame_and_timeline_ask_for_the_job_that_is_named(
     two: FakeController, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*argv, "--job", "eval"]) == 2  # the fake has no spans
-    assert two.asked[-1][1] == f"/jobs/eval/{'blame/heat' if '--heat' in argv else argv[0]}"
+    assert two.asked[-1][1] == f"/jobs/eval/{PATHS[' '.join(argv)]}"
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -72,17 +72,32 @@ def test_a_recompute_that_is_late_waits_for_the_gradient() -> None:
         ("0F0+1", "0F0+1+7", "0F0+1+7 is of no micro-batch of 3"),
         ("0F0+1", "0F0+1@4", "0F0+1@4 is of no pipe of 2"),
         ("1F0+1", "0F0@1,1F0+1", "0F0@1 is of pipe 1, micro-batch 0 of pipe 0"),
-        ("0B1,0REDUCE_GRAD,1REDUCE_GRAD@1", "0B1,1REDUCE_GRAD@1,0REDUCE_GRAD", "ranks 0 and 1 reduce the gradients"),
+        (
+            "0B1,0REDUCE_GRAD,1REDUCE_GRAD@1",
+            "0B1,1REDUCE_GRAD@1,0REDUCE_GRAD",
+            "ranks 0 and 1 gather or reduce shared stages",
+        ),
         ("0STEP,1STEP@1", "0STEP,0STEP", "rank 0: 0STEP is there again"),
         ("1SEND_B2/1:2@1,", "", "rank 0 to 1: sends are not what the stages need"),
-        ("0B1,0REDUCE_GRAD,1REDUCE_GRAD@1", "0B1,0REDUCE_GRAD", "ranks 0 and 1 reduce the gradients"),
-        ("0REDUCE_GRAD@1,1REDUCE_GRAD", "1REDUCE_GRAD,0REDUCE_GRAD@1", "ranks 0 and 1 reduce the gradients"),
+        ("0B1,0REDUCE_GRAD,1REDUCE_GRAD@1", "0B1,0REDUCE_GRAD", "ranks 0 and 1 gather or reduce shared stages"),
+        ("0REDUCE_GRAD@1,1REDUCE_GRAD", "1REDUCE_GRAD,0REDUCE_GRAD@1", "ranks 0 and 1 gather or reduce shared stages"),
         ("0RECV_B2/0:2@1,0RECV_B2/1:2@1", "0RECV_B2/1:2@1,0RECV_B2/0:2@1", "not in the order of the sends"),
     ],
 )
 def test_faults_are_named(old: str, new: str, says: str) -> None:
     assert old in BOTH_WAYS
     assert says in "; ".join(verify(plan_of(BOTH_WAYS.replace(old, new, 1))))
+
+
+def test_replicas_gather_in_one_order() -> None:
+    gather = {"0F0+1,1RECV": "0UNSHARD,1UNSHARD@1,0F0+1,1RECV", "0F2@1,0SEND": "0UNSHARD@1,1UNSHARD,0F2@1,0SEND"}
+    assert all(old in BOTH_WAYS for old in gather)
+    good = BOTH_WAYS
+    for old, new in gather.items():
+        good = good.replace(old, new)
+    assert verify(plan_of(good)) == []
+    wrong = good.replace("0UNSHARD@1,1UNSHARD,", "1UNSHARD,0UNSHARD@1,")
+    assert verify(plan_of(wrong)) == ["ranks 0 and 1 gather or reduce shared stages in different orders"]
 
 
 def test_pipes_need_a_place_for_every_stage() -> None:

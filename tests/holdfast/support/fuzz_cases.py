@@ -51,6 +51,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "simulate": ("--nodes", "2", "--spares", "0", "--gpus", "1", "--days", "0.01"),
     "replay": ("gone",),
     "schedules": ("1f1b",),
+    "memory": ("--schedule", "1f1b"),
     "rows": (),
     "diagnose": (),
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),
@@ -105,7 +106,9 @@ LEGAL = {
     "simulate --seed: a billion",
     *(f"schedules --{name}-bytes: {value}" for name in ("activation", "weight", "message")
       for value in ("empty", "a billion")),
-    "schedules --memory: empty", "top --rows: a billion", "top --rows: 64 bits",
+    "schedules --memory: empty",
+    *(f"memory --{name}: {value}" for name in ("limit", "reserve") for value in ("empty", "a billion")),
+    "top --rows: a billion", "top --rows: 64 bits",
     "inject fault: a billionth rank", "checkpoint prune --keep: a billion", "checkpoint prune --keep: 64 bits",
     "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")

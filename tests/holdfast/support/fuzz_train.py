@@ -27,7 +27,7 @@ _NEEDS = {
 
 _KINDS = {
     "--config": "settings", "--set": "setting", "--rendezvous": "rendezvous", "--data": "data", "--store": "store",
-    "--sample": "text", "--schedule": "text", "--export-hf": "folder", "--import-hf": "source",
+    "--sample": "text", "--schedule": "text", "--model": "text", "--export-hf": "folder", "--import-hf": "source",
 }  # fmt: skip
 """What an option takes, where its type does not say so."""
 LEGAL = {

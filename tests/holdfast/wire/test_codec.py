@@ -140,7 +140,7 @@ IDENTITY = t.Identity(
         msg.Spans((msg.WorkerSpans(3, 1, 10, 2, 5, 6, ("", "forward"), b"\x00rows"),), -(1 << 60), 1 << 40, 7),
         msg.ClockRequest(1 << 60),
         msg.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
-        msg.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
+        msg.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33, 1 << 34)),
         msg.Numbered(9, t.ImportsTimed("j", 2, 8.25, "torch,lightning")),
         msg.Numbered(8, t.ProgressSeen("j", 2, 0, 7, "checkpoint", -1, 3, "out/step_40.pt")),
         msg.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),

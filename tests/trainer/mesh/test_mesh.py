@@ -1,9 +1,12 @@
-"""What a rank sets before the rendezvous."""
+"""What a rank sets before the rendezvous, and the groups it makes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from forked import Zygote
 
 from holdfast.trainer.mesh.mesh import only_deterministic
 
@@ -19,3 +22,10 @@ def test_deterministic_is_meant(given: str) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert environ == {"CUBLAS_WORKSPACE_CONFIG": given or ":4096:8"}
+
+
+def test_ranks_in_unlike_numbers_of_groups_meet(zygote: Zygote, tmp_path: Path) -> None:
+    """torch's own name of a group counts the groups of each rank: under it, such ranks wait for each other for ever."""
+    done = zygote.run("meeting:unlike", 3, tmp_path, deadline_s=60.0, args={})
+    assert done["exits"] == [0] * 3
+    assert done["results"] == [[1], [1, 3, 3], [3, 3]]

@@ -12,7 +12,8 @@ import torch
 from forked import Zygote
 from torch import nn
 
-from holdfast.trainer.optim.update_rules import Lamb, Target
+from holdfast.trainer.optim.lamb import Lamb
+from holdfast.trainer.optim.update_rules import Peers, Target
 from holdfast.trainer.settings.config import OptimConfig
 from holdfast.trainer.settings.learning_rate import learning_rate
 from tests.trainer.run.test_equality import compare, mesh
@@ -35,7 +36,7 @@ def lamb(config: OptimConfig, *shapes: tuple[int, ...]) -> tuple[Lamb, list[nn.P
     for tensor in tensors:
         tensor.grad = torch.randn_like(tensor)
     group: Any = Alone()
-    return Lamb(config, [Target(t, t.dim() > 1, 1) for t in tensors], group), tensors
+    return Lamb(config, [Target(t, t.dim() > 1, 1) for t in tensors], Peers(group)), tensors
 
 
 def chosen(name: str) -> list[str]:

@@ -39,6 +39,9 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "pp zbv": ((2, 1, 1), ["parallel.schedule=zbv"]),
     "pipes tied": ((2, 1, 1), ["parallel.schedule=chimera", "model.tied=true"]),
     "pipes of replicas": ((2, 2, 1), ["parallel.schedule=chimera", "parallel.zero=0"]),
+    "pipes zero 1": ((2, 2, 1), ["parallel.schedule=chimera", "parallel.zero=1"]),
+    "pipes zero 2": ((2, 2, 1), ["parallel.schedule=chimera", "parallel.zero=2", "train.micro_batches=8"]),
+    "pipes zero 0": ((2, 1, 2), ["parallel.schedule=chimera", "parallel.zero=0", "parallel.sequence=true"]),
     "four pipes": ((4, 1, 1), ["parallel.schedule=chimera", "parallel.chunks=4"]),
     "zero 0": ((1, 2, 1), ["parallel.zero=0"]),
     "zero 1": ((1, 2, 1), ["parallel.zero=1"]),
@@ -54,6 +57,11 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "all": ((2, 2, 2), ["parallel.zero=2", "model.tied=true", "parallel.sequence=true"]),
     "all, zero 0": ((2, 2, 2), ["parallel.zero=0", "model.tied=true", "parallel.sequence=true"]),
     "gated": ((1, 2, 2), ["parallel.zero=1", "parallel.sequence=true", "model.block=serial", "model.mlp=swiglu"]),
+    "partial backward": ((1, 4, 1), ["parallel.zero=0", "parallel.partial_backward=4"]),
+    "partial backward in twos": ((1, 4, 1), ["parallel.zero=0", "parallel.partial_backward=2", "model.norm=layer"]),
+    "dp-kfac": ((1, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac"]),
+    "dp-kfac of 4": ((1, 4, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_form=eigen"]),
+    "dp-kfac stages": ((2, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_owners=round-robin"]),
     "bfloat16": ((1, 2, 1), ["parallel.zero=1", "train.dtype=bfloat16"]),
 }
 FAST = ("tp", "zero 1")

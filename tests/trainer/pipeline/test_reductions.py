@@ -26,10 +26,19 @@ CASES = {
     "bfs zero 3 live 2": ["zero=3", "zero_unit=stage", "zero_live=2", "schedule=bfs"],
     "interleaved zero 3 live 2": ["zero=3", "zero_unit=stage", "zero_live=2", "chunks=3", "schedule=interleaved"],
     "zbv zero 2 bfloat16": ["zero=2", "schedule=zbv", "train.dtype=bfloat16"],
+    "pipes zero 1": ["zero=1", "schedule=chimera"],
+    "pipes zero 1 eager": ["zero=1", "schedule=chimera", "replica_sync=eager"],
+    "pipes zero 1 eager-opt": ["zero=1", "schedule=chimera", "replica_sync=eager-opt"],
+    "pipes zero 2": ["zero=2", "schedule=chimera"],
+    "pipes zero 2 bfloat16": ["zero=2", "schedule=chimera-halving", "train.dtype=bfloat16", "train.micro_batch_size=2"],
 }
 GATHERED = {"zero 1": 2, "zero 2": 2, "bfs zero 3": 2 * 2 - 1, "bfs zero 3 live 2": 2 * 2 - 2}
 """By a rank with V = 2 stages in a step; with zero_live = 2 both stay whole between forward and backward."""
-FAST = ("zero 1", "bfs zero 3 live 2")
+GATHERED |= dict.fromkeys((case for case in CASES if case.startswith("pipes")), 2)
+EARLY = {"pipes zero 1": 0, "pipes zero 1 eager": 1, "pipes zero 1 eager-opt": 0, "pipes zero 2": 3}
+"""Sums of a step that begin before the rank's last computation. Two ranks of two pipes have no bubble, so `eager-opt`
+finds no stage for which that is free. With ZeRO 2 two micro-batches of two stages are summed, one of them last."""
+FAST = ("zero 1", "bfs zero 3 live 2", "pipes zero 1 eager")
 
 
 def words(named: list[str]) -> list[str]:
@@ -53,6 +62,8 @@ def test_sums_that_arrive_late_hold_up_no_computation_and_change_no_bit(
         assert late["stuck"] == 0
         # Waiting for one stage's sum must not drop the gathering of another use of it, which would begin anew.
         assert late["gathered"] == late["planned"]
+        if case in EARLY:
+            assert late["early"] == 3 * EARLY[case]
         if case in GATHERED:
             assert late["planned"] == 3 * GATHERED[case]
 

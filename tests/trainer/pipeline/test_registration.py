@@ -80,8 +80,16 @@ def test_every_entry_makes_a_plan_from_its_defaults(name: str) -> None:
         ),
         ([("parallel.pp", 4), ("parallel.chunks", 3)], "chimera cannot have 3 pipes on 4 ranks"),
         (
-            [("parallel.pp", 2), ("parallel.dp", 2)],
-            r"replicas of each stage in its pipes \(set parallel.zero = 0",
+            [("parallel.pp", 2), ("parallel.zero", 3)],
+            r"pipes of chimera use it at different times \(set parallel.zero to 2 or less\)",
+        ),
+        (
+            [("parallel.pp", 2), ("parallel.zero", 2), ("parallel.replica_sync", "eager")],
+            r"zero = 2 sums them behind each micro-batch \(set parallel.replica_sync = end, or parallel.zero = 1",
+        ),
+        (
+            [("parallel.schedule", "1f1b"), ("parallel.pp", 2), ("parallel.replica_sync", "eager-opt")],
+            "1f1b has one pipe .*one of chimera, chimera-doubling, chimera-halving",
         ),
         (
             [("parallel.schedule", "chimera-halving"), ("parallel.pp", 2), ("train.micro_batch_size", 3)],

@@ -115,3 +115,11 @@ def test_breadth_first_gathers_do_not_grow_with_micro_batches(n: int) -> None:
     assert gathers("interleaved", live=1)[0] == 3 * n // 2 - 1
     assert min(gathers("interleaved", live=1)) == n // 2 + 1
     assert gathers("bfs", live=2) == gathers("interleaved", live=2) == [2] * 4
+
+
+def test_zero_3_by_stage_keeps_one_stage_whole_where_nothing_else_is_set() -> None:
+    layout = TrainerLayout(4, 2, 1, 2, 8, SCHEDULES["bfs"].placement)
+    orders = SCHEDULES["bfs"].build(4, 2, 8)
+    for zero, gathers in ((3, 2 * 2 - 1), (1, 2)):  # of 2 stages a rank: 2V - 1, and each once
+        plan = job_plan(layout, "bfs", layout.stages, orders, zero=zero)
+        assert [sum(action.op is Op.UNSHARD for action in order) for order in plan.orders] == [gathers] * 4

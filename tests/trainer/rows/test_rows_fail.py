@@ -13,13 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from holdfast.checkpoint.restore import routes
 from holdfast.plan.plan import Action, Op, Order, numbered
 from holdfast.trainer.data.feed import Prefetched
 from holdfast.trainer.data.shared_feed import SharedFeed
 from holdfast.trainer.mesh import collectives, mesh
 from holdfast.trainer.model import accumulate, attention, layers, overlap
 from holdfast.trainer.pipeline import job_plan
-from holdfast.trainer.rows import batches
+from holdfast.trainer.rows import batches, transfers
 from holdfast.trainer.rows.table import TECHNIQUES
 from holdfast.trainer.telemetry import garbage
 
@@ -42,6 +43,15 @@ def test_sums_that_are_left_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(job_plan, "add_reduce", late)
     assert some(failing("M4"), "exposed ms of 800, interleaved")
+
+
+def test_a_load_that_keeps_its_order_and_one_that_reads_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(routes, "by_rounds", routes.by_load)
+        assert some(failing("C13"), "4 hosts that each read for the next")
+    plan = transfers.read_plan
+    monkeypatch.setattr(transfers, "read_plan", lambda *words: [*plan(*words), plan(*words)[0]])
+    assert some(failing("C13"), "load 4x1 to 2x2", "the same: bytes that reach")
 
 
 def test_gatherings_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:

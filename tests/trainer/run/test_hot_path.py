@@ -9,7 +9,8 @@ import torch
 from forked import Zygote
 from torch import nn
 
-from holdfast.trainer.optim.update_rules import AdamW, Target
+from holdfast.trainer.optim.adamw import AdamW
+from holdfast.trainer.optim.update_rules import Peers, Target
 from holdfast.trainer.settings.config import OptimConfig
 
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=4"]
@@ -47,7 +48,7 @@ def test_the_device_skips_what_the_host_would(zygote: Zygote, tiny: list[str], t
 
 def test_a_bad_update_leaves_every_bit() -> None:
     shard = nn.Parameter(torch.randn(4, 8))
-    rule = AdamW(OptimConfig(), [Target(shard, True, 1)])
+    rule = AdamW(OptimConfig(), [Target(shard, True, 1)], Peers(None))  # type: ignore[arg-type]  # it asks none
     for bad in (0.0, 1.0, 0.0):
         before = [shard.detach().clone(), *(t.clone() for t in rule.averages(0).values())]
         shard.grad = torch.full_like(shard, float("nan")) if bad else torch.randn_like(shard)

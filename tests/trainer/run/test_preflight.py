@@ -33,6 +33,49 @@ UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
         ([*UNLIKE, "train.recompute=stage-aware"], 3, "other bytes in each stage"),
         ([*UNLIKE, "parallel.sub_batches=2"], 3, "parallel.sub_batches hides the sums of tp ranks"),
         ([*UNLIKE, "model.tied=true", "--set", "parallel.shard_vocabulary=true"], 3, "over 1 ranks in the first stage"),
+        (
+            ["--dp", "2", "--set", "parallel.partial_backward=2"],
+            2,
+            r"parallel.partial_backward = 2 adds up gradients that only some replicas have \(set parallel.zero = 0\)",
+        ),
+        (
+            ["--dp", "3", "--set", "parallel.partial_backward=2", "--set", "train.micro_batches=6"],
+            3,
+            "gives as many replicas each role, and dp is no multiple of it",
+        ),
+        (["--pp", "2", "--set", "parallel.partial_backward=2"], 2, r"on one rank \(set pp = 1 and tp = 1\)"),
+        (["--tp", "2", "--set", "parallel.partial_backward=2"], 2, r"on one rank \(set pp = 1 and tp = 1\)"),
+        (
+            [
+                "--dp",
+                "2",
+                "--set",
+                "parallel.partial_backward=2",
+                "--set",
+                "parallel.zero=0",
+                "--set",
+                "model.tied=true",
+            ],
+            2,
+            r"unlike contributors \(set model.tied = false\)",
+        ),
+        (
+            ["--dp", "8", "--set", "parallel.partial_backward=8", "--set", "parallel.zero=0"],
+            8,
+            "is more than model.layers = 4",
+        ),
+        (
+            ["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", "parallel.zero=3"],
+            4,
+            "set parallel.zero to 2 or",
+        ),
+        (["--pp", "2", "--set", "parallel.replica_sync=eager"], 2, "1f1b has one pipe"),
+        (
+            ["--optimizer", "dp-kfac", "--tp", "2"],
+            2,
+            "dp-kfac needs whole matrices, and tp ranks split them",
+        ),
+        (["--optimizer", "dp-kfac", "--dp", "2"], 2, "parallel.zero = 1 shards them .set parallel.zero = 0"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),
     ],
@@ -54,6 +97,8 @@ def test_folders_are_those_of_the_ranks(tmp_path: Path) -> None:
 
 def test_settings_that_work_are_let_through(tmp_path: Path) -> None:
     check_job(parse(["--pp", "2", "--dp", "2", "--data", str(tmp_path), "--store", str(tmp_path / "new")]), 4)
+    for more in ("parallel.zero=2", "parallel.replica_sync=eager-opt"):
+        check_job(parse(["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", more]), 4)
 
 
 @pytest.mark.parametrize("argv", [["--set", "model.heads=5"], ["--tp", "3"], ["--data", "/gone"]])

@@ -29,6 +29,8 @@ CASES = [
     ("0", "chimera", "float32"),
     ("0", "chimera-doubling", "float32"),
     ("0", "chimera-halving", "bfloat16"),
+    ("1", "chimera", "float32"),
+    ("2", "chimera-doubling", "bfloat16"),
     ("0", "merak-last-kept", "bfloat16"),
     ("1", "merak-baseline", "float32"),
     ("2", "merak-early", "float32"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from graphlib import TopologicalSorter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.plan.check import in_flight, verify
+from holdfast.plan.check import dependencies, in_flight, verify
 from holdfast.plan.memory import replicas
 from holdfast.plan.plan import Op, Plan
 from holdfast.plan.simulate import durations, simulate
@@ -109,16 +110,17 @@ def test_pipes_that_do_not_fit_are_refused(ranks: int, pipes: int) -> None:
     pairs=st.integers(1, 3),
     count=st.integers(1, 33),
     sync=st.sampled_from(SYNC),
+    zero=st.integers(0, 2),
     ahead=st.integers(0, 3),
 )
 def test_everything_is_done_exactly_once_and_ends(
-    name: str, size: int, pairs: int, count: int, sync: str, ahead: int
+    name: str, size: int, pairs: int, count: int, sync: str, zero: int, ahead: int
 ) -> None:
     ranks = 2 * pairs * size
     schedule = SCHEDULES[name]
     layout = TrainerLayout(ranks, 1, 1, 2 * pairs, count, Placement.BOTH_WAYS)
     orders = schedule.build(ranks, 2 * pairs, count)
-    plan = job_plan(layout, name, ranks + 1, orders, sync=sync, ahead=ahead)
+    plan = job_plan(layout, name, ranks + 1, orders, sync=sync, ahead=ahead, zero=zero)
     done: Counter[tuple[Op, int, int, Fraction]] = Counter()
     pipe_of: dict[int, int] = {}
     for rank, action in plan.actions():
@@ -175,6 +177,55 @@ def test_a_reduction_is_paid_where_nothing_hides_it() -> None:
     # At the end both reductions of a rank are bare; early ones go on beside its computations.
     assert took["end"] == 16 + 2 * cost
     assert took["eager"] == took["eager-opt"] == 16 + cost
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(NAMES), size=st.integers(1, 4), pairs=st.integers(1, 3), count=st.integers(1, 17))
+def test_gradients_summed_behind_each_micro_batch_never_wait_in_a_circle(
+    name: str, size: int, pairs: int, count: int
+) -> None:
+    """Even if each rank waited for each sum as soon as it begins, which takes all replicas of the stage."""
+    ranks = 2 * pairs * size
+    layout = TrainerLayout(ranks, 2, 1, 2 * pairs, count, Placement.BOTH_WAYS)
+    plan = job_plan(layout, name, ranks, SCHEDULES[name].build(ranks, 2 * pairs, count), zero=2)
+    together: dict[tuple[int, int], list[str]] = {}
+    for _, action in plan.actions():
+        if action.op is Op.REDUCE_GRAD:
+            together.setdefault((action.stage, action.turn // plan.pipes), []).append(action.id)
+    assert all(len(found) == 2 * pairs for found in together.values()), "all replicas, each time"
+    needs = dependencies(plan)
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    for order in plan.orders:
+        before: list[str] = []
+        for action in order:
+            graph.add(action.id, *needs[action.id], *before)
+            before = [action.id]
+            if action.op is Op.REDUCE_GRAD:
+                before = together[action.stage, action.turn // plan.pipes]
+    graph.prepare()  # CycleError
+
+
+@pytest.mark.parametrize(("d", "f"), [(4, 1), (8, 1), (8, 2)])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pipe_s_micro_batches_are_summed_one_by_one(name: str, d: int, f: int) -> None:
+    n = 2 * d  # a doubled pair each pipe and rank
+    layout = TrainerLayout(d, 1, 1, 2 * f, n, Placement.BOTH_WAYS)
+    plan = job_plan(layout, name, d, SCHEDULES[name].build(d, 2 * f, n), zero=2)
+    sums = Counter((action.pipe, action.stage) for _, action in plan.actions() if action.op is Op.REDUCE_GRAD)
+    assert sums == dict.fromkeys(((pipe, s) for pipe in range(2 * f) for s in range(d)), n // (2 * f))
+
+
+@pytest.mark.parametrize("w", [1, 2, 3])
+@pytest.mark.parametrize(("d", "f"), PAIRS)
+def test_the_group_of_a_stage_is_all_its_pipes_in_all_replicas(d: int, f: int, w: int) -> None:
+    layout = TrainerLayout(d, w, 1, 2 * f, d, Placement.BOTH_WAYS)
+    assert layout.replicas == 2 * f * w
+    for rank in range(d):
+        peers = layout.peers_of(rank)
+        assert len(peers) == 2 * f
+        assert all(layout.stages_of(peer) == layout.stages_of(rank) for peer in peers), "one group for all its stages"
+        if f == 1:
+            assert peers == sorted((rank, d - 1 - rank))
 
 
 @pytest.mark.parametrize(("ranks", "pipes", "near"), [(6, 5, "4 on 8"), (5, 2, "2 on 6"), (8, 6, "6 on 12")])

@@ -88,7 +88,7 @@ def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
         trainer.step(1)
         stages = range(layout.stages)
         all_held = [held for s in stages for held in held_by(rank.config, layout, rank.corpus.vocab, s)]
-        parameters = sum(held.elements(layout.tp, layout.dp) for held in all_held)
+        parameters = sum(held.elements(layout.tp, layout.replicas) for held in all_held)
         return {"between": between - before, "peak": max(peaks) - before, "parameters": parameters}
 
 

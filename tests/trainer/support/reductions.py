@@ -53,12 +53,12 @@ class Progress:
 
 
 def late(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
-    """Losses, and how many sums could not arrive: each arrives once the rank has gone on to compute. And gatherings, in
-    the plan and on the wire."""
+    """Losses, and how many sums could not arrive: each arrives once the rank has gone on to compute. Sums that began
+    before the rank's last computation had. And gatherings, in the plan and on the wire."""
     with joined(argv) as rank:
         trainer, progress = _watched(rank)
         planned = steps * sum(action.op is Op.UNSHARD for action in trainer.plan.order_of(rank.launch.rank))
-        found = {"sums": 0, "stuck": 0, "planned": planned, "gathered": 0}
+        found = {"sums": 0, "early": 0, "stuck": 0, "planned": planned, "gathered": 0}
         name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
         gather = getattr(dist, name)
 
@@ -72,6 +72,7 @@ def late(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
         def exchanged(*args: Any, **named: Any) -> Any:
             work, begun = original(*args, **named), progress.begun
             found["sums"] += 1
+            found["early"] += begun < progress.count
 
             class Late(dist.Work):
                 def wait(self, *args: Any) -> bool:

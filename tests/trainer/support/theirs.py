@@ -10,7 +10,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is all they get
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.trainer.mesh.mesh import leave
 from holdfast.trainer.settings.config import Config
@@ -22,9 +21,18 @@ PROMPT = "def read(self"
 
 def loaded(folder: Path) -> Any:
     """Their model, with every one of its parameters out of the folder, and no other in it."""
+    from transformers import AutoModelForCausalLM  # here: it takes seconds, of every run that only collects this
+
     model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
     assert not any(found.values()), found
     return model.eval()
+
+
+def tokenizer_of(folder: Path, **options: Any) -> Any:
+    """Their tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, **options)
 
 
 def difference(folder: Path, trained: Trained) -> float:
@@ -43,7 +51,7 @@ def difference(folder: Path, trained: Trained) -> float:
 
 def continuations(folder: Path, trained: Trained, count: int) -> tuple[str, str]:
     """What both say after the prompt, always with the likeliest token."""
-    model, tokenizer = loaded(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = loaded(folder), tokenizer_of(folder)
     model.generation_config.eos_token_id = None  # ours goes on after the end of a document
     start = torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(PROMPT)]])
     said = model.generate(start, attention_mask=torch.ones_like(start), do_sample=False, max_new_tokens=count)

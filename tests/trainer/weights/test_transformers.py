@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from theirs import continuations, difference
-from transformers import AutoTokenizer
+from theirs import continuations, difference, tokenizer_of
 
 from holdfast.trainer.data.tokens import BpeTokenizer, ByteTokenizer
 from holdfast.trainer.optim.traffic import held_by
@@ -113,7 +112,7 @@ TEXTS = ["hello  world\n\t", "Āé漢字😀", "a\0b", "", " x", "<|end|>", "".j
 
 def test_bytes_are_the_tokens_that_the_trainer_feeds(tmp_path: Path) -> None:
     folder = written(tmp_path / "out", random(SMALL))
-    theirs = AutoTokenizer.from_pretrained(folder, model_max_length=10**6)
+    theirs = tokenizer_of(folder, model_max_length=10**6)
     plain = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert (len(theirs), theirs.bos_token_id, theirs.eos_token_id) == (256, 0, 0)
     for text in TEXTS:
@@ -128,7 +127,7 @@ def test_pairs_are_the_tokens_that_the_trainer_feeds(tmp_path: Path) -> None:
     ours = BpeTokenizer.train([b"one sheep and two goats\n" * 50], 300)
     trained = random(SMALL, 300)
     export(tmp_path / "out", SMALL, 300, trained.seq_len, trained.weights, ours)
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out", model_max_length=10**6)
+    theirs = tokenizer_of(tmp_path / "out", model_max_length=10**6)
     assert theirs.eos_token_id == theirs.bos_token_id == 0
     for text in (*TEXTS, "two sheep"):
         fed = ours.encode(text.encode()).tolist()

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from statistics import mean
 
 import pytest
 
-from holdfast.plan.moves.order import Algorithm, Choice, Task, arrange, by_load, exact, greedy, lower_bound, makespan
+from holdfast.plan.moves.order import (
+    Algorithm,
+    Choice,
+    Task,
+    arrange,
+    by_load,
+    by_rounds,
+    exact,
+    greedy,
+    lower_bound,
+    makespan,
+)  # fmt: skip
 
 
 def instance(seed: int, count: int, hosts: int = 4) -> list[Task]:
@@ -90,8 +102,46 @@ def test_bound_search_greedy_load_in_this_order_on_average() -> None:
             times.append(makespan(tasks, choice))
         best = makespan(tasks, arrange(tasks, seed=seed))
         assert bounds[-1] - 1e-9 <= best <= min(times[-1] for times in found.values()) + 1e-9
-    load, middle, search = (mean(found[a]) for a in (Algorithm.LOAD, Algorithm.GREEDY, Algorithm.EXACT))
+    ways = (Algorithm.LOAD, Algorithm.ROUNDS, Algorithm.GREEDY, Algorithm.EXACT)
+    load, rounds, middle, search = (mean(found[way]) for way in ways)
     assert mean(bounds) <= search <= middle < load
+    assert search <= rounds < load
+
+
+def test_rounds_share_no_host_and_a_task_is_in_the_first_it_fits() -> None:
+    chain = [Task(1, (0,), (1,)), Task(1, (1,), (2,)), Task(1, (2,), (3,)), Task(1, (3,), (0,))]
+    assert by_rounds(chain) == ((0, 0), (2, 2), (1, 1), (3, 3))
+    assert (makespan(chain, by_load(chain)), makespan(chain, by_rounds(chain))) == (4, 2)
+    same_receiver = [Task(1, (0,), (10,)), Task(1, (1,), (10,)), Task(1, (1,), (11,))]
+    assert by_rounds(same_receiver) == ((0, 0), (2, 1), (1, 1))
+    # The longest first, from the sender that is free earliest, of two the lower one.
+    tasks = [Task(1, (0, 1), (10,)), Task(5, (0,), (11,)), Task(1, (1, 0), (12,))]
+    assert by_rounds(tasks) == ((0, 1), (1, 0), (2, 0))
+    for seed in range(50):
+        many = instance(seed, 20)
+        assert valid(many, by_rounds(many))
+    assert by_rounds([]) == ()
+
+
+def test_rounds_of_many_tasks_take_steps_in_proportion_to_them() -> None:
+    """Twice the tasks, about twice the work: counted, as a clock would count the machine's other work too."""
+
+    def steps(count: int) -> int:
+        calls = 0
+
+        def watch(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        tasks = instance(4, count, hosts=40)
+        sys.setprofile(watch)
+        try:
+            by_rounds(tasks)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert steps(2000) < 2.5 * steps(1000)
 
 
 def test_the_clocks_are_those_counted_anew() -> None:

@@ -1,0 +1,89 @@
+"""The makespan of every pipeline schedule: by formula, simulated, and measured on stages that sleep.
+
+python benchmarks/makespans.py [--schedules 1f1b zbv ...] [--ranks 4] [--micro-batches 8] [--unit-ms 40] [--repeats 5]
+    [--json]
+
+Real processes, real messages over gloo (see bubble.py). Makespans are in units: what a forward of a rank's layers takes
+for one micro-batch; a backward takes two. A stage's forward sleeps for `--unit-ms`, so a unit of a rank with two stages
+takes twice as long. A schedule that cannot run so many micro-batches gets the next number that it can.
+
+`measured` is the median of the repeats after one to warm up, `least` the shortest of them; `apart`, in percent, is what
+`measured` is over the formula, or over the simulation where there is no formula. The executor's own time for an action
+shows in it, and so does whatever else the machine does: `least` is what is left of it then.
+"""
+
+import argparse
+from collections.abc import Sequence
+from itertools import count, islice
+from statistics import median
+
+from bubble import NAMES, Case, measure
+from common import finish, parser
+from formulas import BACKWARD, FORWARD, makespan
+
+from holdfast.plan.dynamic import simulate_ready
+from holdfast.plan.simulate import durations, simulate
+from holdfast.trainer.schedules.table import SCHEDULES
+
+TRIED = 64
+"""Numbers of micro-batches that are tried for a schedule, from the wanted one on."""
+
+
+def case_of(name: str, ranks: int, micro_batches: int) -> Case:
+    """With as many micro-batches, or the next number that the schedule can run. ValueError if it can run none."""
+    schedule = SCHEDULES[name]
+    schedule.placement.places(ranks, schedule.chunks)
+    for n in islice(count(micro_batches), TRIED):
+        if schedule.obstacle(ranks, n) is None:
+            return Case(name, ranks, n)
+    raise ValueError(f"{name} on {ranks} ranks {schedule.obstacle(ranks, micro_batches)}")
+
+
+def simulated(case: Case) -> float:
+    """The makespan, in units."""
+    took = durations(FORWARD, BACKWARD, case.per_rank)
+    if not SCHEDULES[case.schedule].is_message_driven:
+        return simulate(case.plan, took).makespan
+    bare = SCHEDULES[case.schedule].plan(case.ranks, 1, case.micro_batches)
+    return simulate_ready(bare, took, 2 * case.ranks).timeline.makespan
+
+
+def row(case: Case, bubbles: Sequence[float]) -> dict[str, float | int | str | None]:
+    """Of the bubbles measured, what the table says of a schedule."""
+    units = sorted(case.work / case.per_rank / (1 - bubble) for bubble in bubbles)
+    formula, virtual = makespan(case.schedule, case.ranks, case.layout.chunks, case.micro_batches), simulated(case)
+    measured = median(units)
+    return {
+        "schedule": case.schedule,
+        "chunks": case.layout.chunks,
+        "micro_batches": case.micro_batches,
+        "formula": formula,
+        "simulated": virtual,
+        "measured": measured,
+        "least": units[0],
+        "apart_percent": 100 * (measured / (formula or virtual) - 1),
+    }
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--schedules", nargs="+", choices=NAMES, default=NAMES)
+    made.add_argument("--ranks", type=int, default=4)
+    made.add_argument("--micro-batches", type=int, default=8, help="in a step, or the next number that is possible")
+    made.add_argument("--unit-ms", type=float, default=40.0, help="of a stage's forward of a micro-batch")
+    made.add_argument("--repeats", type=int, default=5)
+    options: argparse.Namespace = made.parse_args()
+    if min(options.ranks, options.micro_batches, options.unit_ms, options.repeats) <= 0:
+        made.error("--ranks, --micro-batches, --unit-ms and --repeats must be above 0")
+    try:
+        cases = [case_of(name, options.ranks, options.micro_batches) for name in options.schedules]
+    except ValueError as impossible:
+        made.error(f"--ranks {options.ranks}: {impossible}")
+    found = measure(cases, options.unit_ms / 1000, options.repeats)
+    rows = [row(case, bubbles) for case, bubbles in zip(cases, found, strict=True)]
+    shown = [["-" if cell is None else cell for cell in one.values()] for one in rows]
+    finish({"makespans": rows}, options.json, ["schedule", "V", "N", *list(rows[0])[3:7], "apart, %"], shown)
+
+
+if __name__ == "__main__":
+    main()

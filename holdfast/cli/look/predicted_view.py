@@ -1,0 +1,34 @@
+"""A step beside its prediction, as text: the numbers, who was late, and the times behind it."""
+
+from holdfast.cli.common import output
+
+
+def show(found: output.Json) -> None:
+    """Print `diagnostics.timeline.beside.beside`."""
+    console = output.out()
+    times = "its own times" if found["times_of"] == found["step"] else f"the times of step {found['times_of']}"
+    order = ", in the order that ranks took" if found["own_order"] else ""
+    name = output.text(found["name"] or found["job"])
+    schedule = output.text(found["schedule"])
+    console.print(f"step {found['step']} of {name}, {schedule}, predicted with {times}{order}", soft_wrap=True)
+    table = output.table("", ">MEASURED", ">PREDICTED", ">DIFFERENCE")
+    measured, predicted = found["measured_s"], found["predicted_s"]
+    table.add_row("pipeline", _ms(measured), _ms(predicted), _signed(measured - predicted))
+    bubbles = found["measured_bubble"], found["predicted_bubble"]
+    points = f"{(bubbles[0] - bubbles[1]) * 100:+.1f} points"
+    table.add_row("bubble", *(f"{bubble:.1%}" for bubble in bubbles), points)
+    console.print(table)
+    console.print(output.text(found["text"]), soft_wrap=True)
+    ranks = output.table("RANK", ">LATEST", "WHICH", ">OWN DELAY", "WHICH")
+    for row in found["ranks"]:
+        late, own = _signed(row["late_s"]), _signed(row["own_s"])
+        ranks.add_row(str(row["rank"]), late, output.text(row["late"]), own, output.text(row["text"]))
+    console.print(ranks)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def _signed(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:+.1f} ms"

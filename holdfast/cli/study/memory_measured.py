@@ -1,0 +1,97 @@
+"""Two steps of a job on this machine's CPUs, for `holdfast memory --measure`: real ranks, started by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.plain import one_line
+from holdfast.cli.common import output
+
+MOST_RANKS = 16
+_LIMIT_S = 600.0
+_PAUSE_S = 10.0
+"""From SIGTERM to SIGKILL."""
+_OF_A_RANK = 300 * 10**6
+"""Bytes of a process with torch, before it has a tensor."""
+_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def check(world: int, needs_bytes: int) -> None:
+    """UsageError for a job that this machine cannot hold. `needs_bytes` of its fullest rank."""
+    if world > MOST_RANKS:
+        raise UsageError(f"--measure starts {world:,} ranks here: {MOST_RANKS} at most; take a smaller layout")
+    free, wanted = _available(), world * (needs_bytes + _OF_A_RANK)
+    if free is not None and wanted > free:
+        raise UsageError(
+            f"--measure needs {output.size(wanted)} on this machine, {output.size(free)} are free: take a smaller model"
+        )
+
+
+def run(arguments: Sequence[str], world: int) -> dict[str, Any]:
+    """What ranks held, beside what was expected: as train.memory_path has it. `arguments` are those of the trainer.
+
+    HoldfastError if the run fails or takes ten minutes.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-memory-") as folder:
+        path = Path(folder) / "memory.json"
+        own = ["--steps", "2", "--store", "", "--set", "parallel.device=cpu", "--set", f"train.memory_path={path}"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nnodes", "1", "--nproc-per-node", str(world)]
+        command = [sys.executable, *launcher, "-m", "holdfast.trainer", *arguments, *own]
+        environment = {key: value for key, value in os.environ.items() if key not in _TORCHRUN}
+        _finish(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        )
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError):
+            raise HoldfastError("the measured run ended without a report") from None
+        return found
+
+
+def _finish(process: subprocess.Popen[str]) -> None:
+    """Wait for its end. Whatever happens, no process of its session is left."""
+    try:
+        _, errors = process.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise HoldfastError(f"the measured run takes more than {_LIMIT_S:g} s: take a smaller model") from None
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_PAUSE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if process.returncode:
+        said = [line for line in errors.splitlines() if line.startswith("holdfast train: ")]
+        reason = said[-1].removeprefix("holdfast train: ") if said else f"exit code {process.returncode}"
+        raise HoldfastError(f"the measured run failed: {one_line(reason)}")
+
+
+def _available() -> int | None:
+    """Bytes that the kernel thinks a new process could have; None where it does not say."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if found is None else int(found[1]) * 1024

@@ -1,0 +1,138 @@
+"""Work that may be done at any time between two computations, into the time in which ranks wait for each other. Pure.
+
+Of a step's schedule nothing moves: what is put in ends before the rank's next computation would begin (the greedy fill
+of PipeFisher; Osawa et al., MLSys 2023). What finds no room is done in the next step's bubbles, before that step's own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
+from holdfast.plan.simulate import Duration, Timeline, simulate
+
+MARGIN = 0.05
+"""Share of its time by which a gap must be longer than what is put into it."""
+_STEPS = 16
+"""Steps after which what is late must have stopped growing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """An action that a bubble may hold, and the ids of what must have ended before it."""
+
+    action: Action
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A step like all others in the long run."""
+
+    plan: Plan
+    late: frozenset[str]
+    """Ids of fillers that are those of the step before."""
+
+
+def second_order(plan: Plan) -> list[list[Filler]]:
+    """What K-FAC does on each pipeline rank besides preconditioning: for each micro-batch the factor of a stage's
+    inputs behind its forward (an even turn), that of its gradients behind its backward (an odd one), then an inversion.
+    """
+    found: list[list[Filler]] = []
+    for order in plan.orders:
+        fillers: list[Filler] = []
+        factors: dict[tuple[int, int], list[str]] = {}
+        for action in order:
+            if action.op is Op.FORWARD or action.op in LAST_BACKWARDS:
+                of_stage = factors.setdefault((action.pipe, action.stage), [])
+                turn = 2 * action.micro_batch + (action.op is not Op.FORWARD)
+                factor = Action(Op.FACTOR, action.stage, turn=turn, pipe=action.pipe)
+                fillers.append(Filler(factor, (action.id,)))
+                of_stage.append(factor.id)
+        for (pipe, stage), ids in factors.items():
+            fillers.append(Filler(Action(Op.INVERT, stage, turn=pipe, pipe=pipe), tuple(ids)))
+        found.append(fillers)
+    return found
+
+
+def fill(plan: Plan, fillers: Sequence[Sequence[Filler]], duration: Duration) -> Filled:
+    """The plan with each rank's `fillers` in its bubbles, first come first served, the late ones first.
+
+    What finds no room in the next step either, because the bubbles hold less than there is, is done at that step's end.
+    """
+    line = simulate(plan, duration)
+    late: set[str] = set()
+    orders = []
+    for rank, (order, own) in enumerate(zip(plan.orders, fillers, strict=True)):
+        gaps = _gaps(order, line, line.makespan)
+        filled, carried = _settled(gaps, own, line, duration)
+        late |= carried
+        orders.append(_merged(order, filled))
+        assert sorted(a.id for a in orders[rank]) == sorted([*(a.id for a in order), *(one.action.id for one in own)])
+    return Filled(replace(plan, orders=tuple(orders)), frozenset(late))
+
+
+_Placed = list[tuple[int, Action]]
+"""Fillers, each with the place in the rank's list before which it is done."""
+_Gap = tuple[int, float, float]
+"""Where a rank computes nothing: before which place in its list, from when, until when."""
+
+
+def _gaps(order: Order, line: Timeline, makespan: float) -> list[_Gap]:
+    found, clock = [], 0.0
+    for place, action in enumerate(order):
+        if action.op in COMPUTE:
+            found.append((place, clock, line.start[action.id]))
+            clock = line.end[action.id]
+    return [*found, (len(order), clock, makespan)]
+
+
+def _settled(
+    gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration
+) -> tuple[_Placed, set[str]]:
+    """What goes where when each step does what the one before it left over, and which those are."""
+    carried: list[Filler] = []
+    for _ in range(_STEPS):
+        placed, left = _step(gaps, carried, own, line, duration)
+        if left == carried:
+            return placed, {one.action.id for one in carried}
+        carried = left
+    placed, left = _step(gaps, (), own, line, duration)
+    return [*placed, *((gaps[-1][0], one.action) for one in left)], set()
+
+
+def _step(
+    gaps: Sequence[_Gap], carried: Sequence[Filler], own: Sequence[Filler], line: Timeline, duration: Duration
+) -> tuple[_Placed, list[Filler]]:
+    """One step: what is done in which gap, and what is left over of its own work. What was `carried` from the step
+    before and finds no room again is done at the end."""
+    waiting = {one.action.id for one in carried}
+    late, fresh, done = list(carried), list(own), set[str]()
+    placed: _Placed = []
+    for place, clock, end in gaps:
+        while True:
+            room = (end - clock) / (1 + MARGIN)
+            one = next((one for one in late if waiting.isdisjoint(one.after) and duration(one.action) <= room), None)
+            if one is not None:
+                late.remove(one)
+                waiting.discard(one.action.id)
+            else:
+                ready = (one for one in fresh if all(n in done or line.end.get(n, end) <= clock for n in one.after))
+                one = next((one for one in ready if duration(one.action) <= room), None)
+                if one is None:
+                    break
+                fresh.remove(one)
+                done.add(one.action.id)
+            clock += duration(one.action)
+            placed.append((place, one.action))
+    return [*placed, *((gaps[-1][0], one.action) for one in late)], fresh
+
+
+def _merged(order: Order, placed: _Placed) -> Order:
+    before: dict[int, list[Action]] = {}
+    for place, action in placed:
+        before.setdefault(place, []).append(action)
+    result: list[Action] = []
+    for place in range(len(order) + 1):
+        result += before.get(place, [])
+        result += order[place : place + 1]
+    return tuple(result)

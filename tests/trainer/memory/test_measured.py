@@ -1,0 +1,60 @@
+"""Real ranks hold what was expected of them before they were started, by kind, within 5 %."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forked import Zygote
+
+# What nobody holds is expected to be nothing; FSDP's own and the optimizer's count of steps are small.
+LAYOUTS = {
+    "alone": (1, []),
+    "selective": (1, ["train.recompute=selective"]),
+    "full": (1, ["train.recompute=full"]),
+    "serial-swiglu": (1, ["model.block=serial", "model.mlp=swiglu", "model.norm=layer", "model.positions=learned"]),
+    "bfloat16": (1, ["train.dtype=bfloat16"]),
+    "sgd": (1, ["optim.name=sgd"]),
+    "dp-kfac": (1, ["optim.name=dp-kfac", "model.block=serial"]),
+    "dp-kfac-eigen-adamw": (1, ["optim.name=dp-kfac", "optim.kfac_form=eigen", "optim.kfac_others=adamw"]),
+    "tp": (2, ["parallel.tp=2"]),
+    "tp-sequence": (2, ["parallel.tp=2", "parallel.sequence=true", "parallel.shard_vocabulary=true"]),
+    "tp-sub-batches": (2, ["parallel.tp=2", "parallel.sub_batches=2", "train.micro_batch_size=2"]),
+    "pp": (2, ["parallel.pp=2"]),
+    "pp-cell": (2, ["parallel.pp=2", "train.recompute=cell"]),
+    "pp-stage-aware": (2, ["parallel.pp=2", "train.recompute=stage-aware"]),
+    "pp-mixed": (2, ["parallel.pp=2", "train.recompute=full,none"]),
+    "pp-interleaved": (2, ["parallel.pp=2", "parallel.schedule=interleaved"]),
+    "pp-chimera": (2, ["parallel.pp=2", "parallel.schedule=chimera"]),
+    "pp-chimera-zero0": (2, ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=0"]),
+    "pp-chimera-dp-zero2": (4, ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=2"]),
+    "pp-zbv": (2, ["parallel.pp=2", "parallel.schedule=zbv"]),
+    "pp-tied": (2, ["parallel.pp=2", "model.tied=true"]),
+    **{f"zero-{zero}": (2, [f"parallel.zero={zero}"]) for zero in range(4)},
+    **{f"zero-{zero}-bfloat16": (2, [f"parallel.zero={zero}", "train.dtype=bfloat16"]) for zero in range(4)},
+    "zero-3-last": (2, ["parallel.zero=3", "parallel.zero_reduce=last"]),
+    "zero-3-stage": (4, ["parallel.pp=2", "parallel.schedule=bfs", "parallel.zero=3", "parallel.zero_unit=stage"]),
+    "zero-2-pp-tp": (8, ["parallel.pp=2", "parallel.tp=2", "parallel.zero=2"]),
+}
+
+
+FAST = ("pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in LAYOUTS]
+)
+def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    world, settings = LAYOUTS[name]
+    argv = [*tiny, *(word for setting in settings for word in ("--set", setting))]
+    done = zygote.run("gauging:both", world, tmp_path, args={"argv": argv})
+    assert done["exits"] == [0] * world
+    for rank, found in enumerate(done["results"]):
+        expected, measured = found["expected"], found["measured"]
+        for kind in measured:
+            if kind == "gathered" and name in ("zero-3", "zero-3-bfloat16", "zero-3-last"):
+                continue  # layers are gathered and freed within an action, which is not seen
+            if kind == "activations" and name == "tp-sub-batches":
+                # Each of 8 layers keeps its share of the sum (2 samples of 16 x 32), which graphs do not save.
+                expected[kind] -= 8 * 2 * 16 * 32 * 4
+            assert measured[kind] == pytest.approx(expected[kind], rel=0.05, abs=64), f"rank {rank}, {kind}"

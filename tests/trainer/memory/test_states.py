@@ -1,0 +1,144 @@
+"""Figures worked out by hand, and those of papers, against what is expected of ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from forked import REPOSITORY
+
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.memory.choices import alternatives, next_that_fits, settings_of
+from holdfast.trainer.memory.expected import Expected, expect
+from holdfast.trainer.memory.states import paper_bytes
+from holdfast.trainer.memory.words import ranks_of, table
+from holdfast.trainer.settings.layout import plan, vocab_of
+
+
+def expected(*argv: str, device: str = "cpu") -> Expected:
+    config = parse([*argv])
+    parallel, vocab = config.parallel, vocab_of(config.data.tokenizer)
+    world = parallel.pp * max(1, parallel.dp) * parallel.tp
+    return expect(config, plan(config, world, vocab), vocab, device)
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_model_states_are_those_of_figure_1_of_the_zero_paper(zero: int, gigabytes: float) -> None:
+    assert paper_bytes(7.5e9, 64, zero) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_gpt2_has_its_parameters_and_four_words_of_each() -> None:
+    # Embedding and positions, twelve layers of 12 h^2 and two norms, the last norm; no biases in matrices.
+    h = 768
+    parameters = (50257 + 1024) * h + 12 * (12 * h * h + 4 * h) + 2 * h
+    found = expected("--model", "gpt2")
+    assert found.parameters == parameters == 124_356_864
+    kinds = found.ranks[0]
+    assert (kinds.weights, kinds.gradients, kinds.optimizer) == (4 * parameters, 4 * parameters, 8 * parameters)
+
+
+def test_bfloat16_keeps_a_float32_copy_and_two_averages() -> None:
+    found = expected("--model", "gpt2", "--set", "train.dtype=bfloat16")
+    kinds, parameters = found.ranks[0], 124_356_864
+    assert (kinds.weights, kinds.gradients, kinds.optimizer) == (2 * parameters, 2 * parameters, 12 * parameters)
+    # In the optimizer's step each gradient has a float32 copy, when activations have gone.
+    assert kinds.buffers + kinds.activations >= 4 * parameters
+
+
+def test_a_pipeline_holds_as_many_micro_batches_as_are_under_way() -> None:
+    # 1F1B: pp - rank, of which each holds as much: a layer's input and what 18 h + heads + 1 numbers a token make.
+    small = (
+        "--set",
+        "model.layers=4",
+        "--set",
+        "model.d_model=32",
+        "--set",
+        "model.heads=4",
+        "--set",
+        "data.seq_len=16",
+    )
+    found = expected(*small, "--pp", "4", "--set", "train.micro_batch_size=1")
+    token = 16 * 4
+    layer, boundary = (18 * 32 + 4 + 1) * token, 32 * token
+    for rank, kinds in enumerate(found.ranks[:-1]):
+        # What goes out is kept as well, with its graph; what comes in is the layer's first.
+        assert kinds.activations == (4 - rank) * (layer + boundary)
+
+
+def test_tensor_parallelism_divides_matrices_and_not_norms() -> None:
+    alone, split = (expected("--tp", tp, "--set", "model.tied=true").ranks[0].weights for tp in ("1", "8"))
+    h, matrices = 128, 4 * 12 * 128 * 128
+    whole = 256 * h + 5 * h
+    assert alone == 4 * (whole + matrices)
+    assert split == 4 * (whole + matrices // 8)
+
+
+def test_chimera_holds_every_stage_twice() -> None:
+    argv = ("--pp", "4", "--set", "model.layers=8", "--set", "model.tied=false", "--zero", "0")
+    plain, both = (expected(*argv, "--schedule", name) for name in ("1f1b", "chimera"))
+    assert sum(r.weights for r in both.ranks) == 2 * sum(r.weights for r in plain.ranks)
+
+
+def test_recompute_holds_less_the_more_it_repeats() -> None:
+    held = [
+        expected("--set", "model.layers=8", "--set", f"train.recompute={kind}").ranks[0].activations
+        for kind in ("none", "selective", "full")
+    ]
+    assert held[0] > held[1] > held[2]
+
+
+def test_a_gpu_keeps_less_of_a_swiglu_than_a_cpu() -> None:
+    # The gate lies side by side with what it opens; a CPU copies it: an inner width of numbers a token, and a layer.
+    argv = ("--set", "model.mlp=swiglu", "--set", "model.layers=3", "--set", "train.micro_batch_size=1")
+    cpu, gpu = (expected(*argv, device=device).ranks[0].activations for device in ("cpu", "cuda"))
+    assert cpu - gpu == 3 * 64 * 4 * 128 * 4
+
+
+def test_175b_on_64_gpus_of_80_gb_needs_recomputation() -> None:
+    argv = ["--model", "gpt-175b", "--pp", "8", "--tp", "8", "--set", "train.dtype=bfloat16"]
+    argv += ["--set", "train.micro_batches=16", "--set", "train.micro_batch_size=1"]
+    config = parse(argv)
+    found = expected(*argv, device="cuda")
+    assert found.parameters == pytest.approx(175e9, rel=0.01)
+    assert found.needs > 78e9
+    best = next_that_fits(config, 64, 51200, "cuda", 78 * 10**9, ("1f1b",))
+    assert best is not None
+    choice, then = best
+    assert then.needs <= 78e9
+    again = parse([*argv, *(word for setting in settings_of(choice, config) for word in ("--set", setting))])
+    assert again == choice.config, "what is said is what was worked out"
+
+
+def test_alternatives_come_in_order_of_cost_with_the_chosen_one_among_them() -> None:
+    found = alternatives(parse(["--pp", "2", "--dp", "2"]), 4, 256)
+    costs = [choice.seconds for choice in found]
+    assert costs == sorted(costs)
+    assert sum(choice.is_chosen for choice in found) == 1
+    by_name = {choice.name: choice.seconds for choice in found}
+    assert by_name["none", 1, "1f1b", 2] < by_name["selective", 1, "1f1b", 2] < by_name["full", 1, "1f1b", 2]
+    assert by_name["none", 1, "1f1b", 2] < by_name["none", 2, "1f1b", 2] < by_name["none", 3, "1f1b", 2]
+
+
+def test_nothing_fits_into_nothing() -> None:
+    assert next_that_fits(parse([]), 1, 256, "cpu", 1, ("1f1b",)) is None
+
+
+def test_ranks_that_hold_as_much_are_one_line() -> None:
+    found = expected("--pp", "4", "--dp", "2", "--tp", "2", "--schedule", "gpipe", "--set", "model.layers=4")
+    assert ranks_of(found, [0, 1, 3]) == "0-7,12-15"
+    lines = table(found)
+    assert len(lines) == 1 + len(set(found.ranks))
+    assert sum("<- most" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("argv", [["--model", "gpt-3"], ["--zero", "4"], ["--zero", "x"]])
+def test_bad_input_is_one_line_without_torch(argv: list[str]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from holdfast.trainer.__main__ import main;"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=120, cwd=REPOSITORY
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

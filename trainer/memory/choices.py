@@ -1,0 +1,196 @@
+"""Which other settings hold less, in order of what a step of each costs. Pure but for the counts of `expected`.
+
+Costs are seconds of a step on a stated machine: computation by the schedule's simulated makespan, what is computed
+again, and what replicas send for ZeRO, none of it hidden. They order alternatives, and promise nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.plan.plan import Plan
+from holdfast.plan.simulate import durations, simulate
+from holdfast.trainer.memory.expected import Expected, computed, expect
+from holdfast.trainer.memory.states import WORD
+from holdfast.trainer.report.meters import step_flops
+from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.settings.checks import RECOMPUTE, STAGE_AWARE
+from holdfast.trainer.settings.config import Config, ParallelConfig
+from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.layout import TrainerLayout, plan
+
+FLOPS = 400e12
+"""Of a GPU in a second, as large matrices reach on an H100 in bfloat16."""
+BANDWIDTH = 50e9
+"""Bytes that a GPU sends to other nodes in a second: 400 Gbit/s each."""
+SMALLER = 1.05
+"""What half as many samples in a micro-batch cost: smaller matrices reach less of the machine."""
+MOST_ACTIONS = 15_000
+"""Computations of a plan that is simulated, to answer within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings, and what a step with them costs."""
+
+    config: Config
+    layout: TrainerLayout
+    seconds: float
+    is_chosen: bool
+    """Whether they are those that were asked for."""
+
+    @property
+    def name(self) -> tuple[str, int, str, int]:
+        """Recompute, ZeRO stage, schedule, samples in a micro-batch."""
+        config = self.config
+        return config.train.recompute, config.parallel.zero, config.parallel.schedule, config.train.micro_batch_size
+
+
+def alternatives(config: Config, world: int, vocab: int, schedules: Collection[str] = tuple(SCHEDULES)) -> list[Choice]:
+    """All that could be set instead, the cheapest first, with the chosen settings among them.
+
+    Recompute, ZeRO, schedule (of those given) and micro-batch size vary; the layout, the model and the samples of a
+    step stay. Of equal cost, what changes least comes first.
+    """
+    found = []
+    for one in _variants(config, schedules):
+        try:
+            layout = plan(one, world, vocab)
+        except ConfigError:
+            continue
+        computations = _computed(one, layout)
+        if computations is not None:
+            smaller = SMALLER ** math.log2(config.train.micro_batch_size / one.train.micro_batch_size)
+            # Sums differ in their last digits where costs are the same.
+            seconds = float(f"{smaller * cost(one, layout, vocab, computations):.6g}")
+            found.append(Choice(one, layout, seconds, one == config))
+    return sorted(found, key=lambda choice: (choice.seconds, _changes(choice.config, config)))
+
+
+def next_that_fits(
+    config: Config,
+    world: int,
+    vocab: int,
+    device: str,
+    limit: int,
+    schedules: Collection[str] = tuple(SCHEDULES),
+) -> tuple[Choice, Expected] | None:
+    """The cheapest whose fullest rank needs no more than `limit` bytes; None if none does."""
+    for choice in alternatives(config, world, vocab, schedules):
+        expected = expect(choice.config, choice.layout, vocab, device)
+        if expected.needs <= limit:
+            return choice, expected
+    return None
+
+
+def settings_of(choice: Choice, config: Config) -> list[str]:
+    """What to set, as `--set` has it, to come from `config` to this choice."""
+    keys = (
+        ("train", "recompute"), ("parallel", "zero"), ("parallel", "zero_unit"), ("parallel", "zero_live"),
+        ("parallel", "zero_reduce"), ("parallel", "schedule"), ("parallel", "chunks"), ("parallel", "in_flight"),
+        ("train", "micro_batch_size"), ("train", "micro_batches"),
+    )  # fmt: skip
+    found = []
+    for section, key in keys:
+        now, then = (getattr(getattr(one, section), key) for one in (config, choice.config))
+        if now != then:
+            found.append(f"{section}.{key}={then}")
+    return found
+
+
+def cost(config: Config, layout: TrainerLayout, vocab: int, computations: Plan) -> float:
+    """Seconds of a step on the stated machine."""
+    train, model = config.train, config.model
+    samples = train.micro_batches * train.micro_batch_size
+    flops = step_flops(model, vocab, config.data.seq_len, samples)
+    of_attention = (step_flops(model, vocab, config.data.seq_len, samples, "selective").hardware - flops.model) * 3
+    again = {"none": 0.0, "cell": 0.0, "full": 1.0, "selective": of_attention / flops.model}
+    again[STAGE_AWARE] = 1 - 1 / layout.pp  # on the first rank of 1F1B, which the others wait for
+    entries = [entry.strip() for entry in train.recompute.split(",")]
+    backward = 2 + sum(again[entry] for entry in entries) / len(entries)
+    # A forward of all of a rank's layers, for one micro-batch.
+    forward = flops.model / 3 / FLOPS / layout.world / layout.local_micro_batches
+    makespan = _makespan(computations, round(backward, 3), layout.stages // layout.pp)
+    return makespan * forward + _replicas(config, layout, flops.model, samples)
+
+
+@functools.lru_cache(maxsize=1024)
+def _makespan(computations: Plan, backward: float, chunks: int) -> float:
+    """Where a forward takes 1."""
+    return simulate(computations, durations(1.0, backward, chunks)).makespan
+
+
+def _replicas(config: Config, layout: TrainerLayout, flops: float, samples: int) -> float:
+    """Seconds for what replicas send each other: see the table in trainer/optim/replicas.py."""
+    if layout.replicas == 1:
+        return 0.0
+    # 6 operations a parameter and token: near enough to order alternatives.
+    parameters = flops / 6 / (samples * config.data.seq_len) / (layout.pp * layout.tp)
+    count, parallel = layout.local_micro_batches, config.parallel
+    times = {0: 2, 1: 2, 2: 1 + count, 3: 3 * count}[parallel.zero]
+    if parallel.zero == 3 and parallel.zero_unit == "stage":
+        times = 3
+    elif parallel.zero == 3 and parallel.zero_reduce == "last":
+        times = 2 * count + 1
+    return times * parameters * WORD[config.train.dtype] * (layout.replicas - 1) / layout.replicas / BANDWIDTH
+
+
+def _variants(config: Config, schedules: Collection[str]) -> Iterator[Config]:
+    chosen = config.train.micro_batch_size
+    sizes = [chosen] + [chosen // by for by in (2, 4) if chosen % by == 0]
+    # Without replicas there is nothing to share.
+    zeros = dict.fromkeys([config.parallel.zero, *(range(4) if config.parallel.dp > 1 else ())])
+    recomputes = dict.fromkeys([config.train.recompute, *RECOMPUTE, STAGE_AWARE])
+    for size in sizes:
+        train = replace(config.train, micro_batch_size=size, micro_batches=config.train.micro_batches * chosen // size)
+        for schedule in dict.fromkeys([config.parallel.schedule, *schedules]):
+            for zero in zeros:
+                parallel = _parallel(config, schedule, zero)
+                for recompute in recomputes:
+                    if recompute == STAGE_AWARE and schedule != config.parallel.schedule:
+                        continue  # takes a second to work out
+                    yield replace(config, parallel=parallel, train=replace(train, recompute=recompute))
+
+
+def _parallel(config: Config, schedule: str, zero: int) -> ParallelConfig:
+    found = replace(config.parallel, schedule=schedule, zero=zero)
+    if schedule != config.parallel.schedule:
+        found = replace(found, chunks=0, in_flight=0)
+    if zero != 3:
+        found = replace(found, zero_unit="layer", zero_live=1, zero_reduce="each")
+    return found
+
+
+def _computed(config: Config, layout: TrainerLayout) -> Plan | None:
+    """None where the schedule cannot be built for these numbers, or is too long to simulate."""
+    if 3 * layout.stages * layout.local_micro_batches > MOST_ACTIONS:
+        return None
+    recompute = config.train.recompute if "cell" in config.train.recompute else "none"
+    return _computed_once(layout, config.parallel.schedule, config.parallel.in_flight, recompute)
+
+
+@functools.lru_cache(maxsize=256)
+def _computed_once(layout: TrainerLayout, schedule: str, in_flight: int, recompute: str) -> Plan | None:
+    plain = Config()
+    parallel = replace(plain.parallel, schedule=schedule, in_flight=in_flight)
+    try:
+        return computed(replace(plain, parallel=parallel, train=replace(plain.train, recompute=recompute)), layout)
+    except ValueError:
+        return None
+
+
+def _changes(config: Config, chosen: Config) -> tuple[int, ...]:
+    """How many settings differ; of as many, the least recompute and ZeRO."""
+    order = ["none", "selective", STAGE_AWARE, "cell", "full"]
+    recompute = config.train.recompute
+    return (
+        (recompute != chosen.train.recompute)
+        + (config.parallel.zero != chosen.parallel.zero)
+        + (config.parallel.schedule != chosen.parallel.schedule)
+        + (config.train.micro_batch_size != chosen.train.micro_batch_size),
+        order.index(recompute) if recompute in order else 0,
+        config.parallel.zero,
+    )

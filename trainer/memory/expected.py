@@ -1,0 +1,216 @@
+"""What each rank of a job will hold, by kind, from its settings alone. Needs torch, and computes nothing with it.
+
+Model states come from the shapes of parameters, activations from the schedule's own lists and from what a real layer
+saves. A rank is at its fullest either when it holds the most activations, or behind the last backward, when gradients
+go to other replicas and the optimizer steps: the larger of the two counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+
+from holdfast.plan.memory import peak
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Layers, Mesh, Op, Order, Plan
+from holdfast.plan.recompute import Kept, StageBytes, stage_aware
+from holdfast.trainer.memory.activations import Activations, count
+from holdfast.trainer.memory.states import Parameters, States, curvature, states
+from holdfast.trainer.optim.traffic import HeldParameter, held_by
+from holdfast.trainer.pipeline.recompute import add_recompute, kinds
+from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
+from holdfast.trainer.schedules.axonn import axonn
+from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.layout import TrainerLayout
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "buffers")
+TOKEN = 8
+"""Bytes of a token's number."""
+ROTATION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Bytes of one rank when it is at its fullest."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    gathered: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of a whole job. Ranks of one pipeline rank hold equally much, but for rows that dp does not divide."""
+
+    layout: TrainerLayout
+    ranks: tuple[Kinds, ...]
+    """By pipeline rank."""
+    parameters: int
+    """Of the model, each counted once."""
+    plan: Plan
+    """The computations alone."""
+
+    @property
+    def most(self) -> int:
+        """The pipeline rank that holds the most."""
+        return max(range(len(self.ranks)), key=lambda rank: self.ranks[rank].total)
+
+    @property
+    def needs(self) -> int:
+        """Bytes on that rank."""
+        return self.ranks[self.most].total
+
+
+def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Expected:
+    """Work it out for "cpu" or "cuda". Not where a process group exists."""
+    computations = computed(config, layout)
+    sizes = count(config, layout.tp, vocab, device)
+    stages = [_stage(config, layout, sizes, stage) for stage in range(layout.stages)]
+    kept = stage_aware(computations, stages).kept if config.train.recompute == STAGE_AWARE else {}
+    held = _Held(config, layout, sizes, stages, kept)
+    shapes = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
+    parameters = [_parameters(config, layout, one) for one in shapes]
+    ranks = []
+    for rank, order in enumerate(computations.orders):
+        own = [stage for stage, _ in layout.held_by(rank)]
+        runs = max(_runs(order, stage) for stage in own)
+        held_by_rank = [parameters[stage] for stage in own]
+        of_rank = states(config, held_by_rank, layout.replicas, layout.local_micro_batches, runs)
+        names = [(one.name, one.shape) for stage in own for one in shapes[stage]]
+        beside = curvature(config, names, layout.replicas)
+        of_rank = replace(of_rank, optimizer=of_rank.optimizer + beside)
+        ranks.append(_kinds(of_rank, held, order, own, device))
+    return Expected(layout, tuple(ranks), sum(p.elements(1) for p in _once(shapes)), computations)
+
+
+def computed(config: Config, layout: TrainerLayout) -> Plan:
+    """The computations of each rank, as a job does them."""
+    schedule, number = config.parallel.schedule, layout.local_micro_batches
+    if SCHEDULES[schedule].is_message_driven:
+        orders = axonn(layout.pp, number, config.parallel.in_flight)
+    else:
+        orders = SCHEDULES[schedule].build(layout.pp, layout.chunks, number)
+    cells = [stage for stage in range(layout.stages) if recompute_of(config.train.recompute, stage) == "cell"]
+    rank_of, *replicas = layout.places
+    return Plan(
+        schedule,
+        Mesh.of(pp=layout.pp, dp=layout.dp, tp=layout.tp),
+        tuple(Layers(stage, stage + 1, rank) for stage, rank in enumerate(rank_of)),
+        number,
+        tuple(add_recompute(orders, cells)),
+        tuple(replicas),
+    )
+
+
+class _Held:
+    """What stages hold of micro-batches."""
+
+    def __init__(
+        self,
+        config: Config,
+        layout: TrainerLayout,
+        sizes: Activations,
+        stages: Sequence[StageBytes],
+        kept: Mapping[tuple[int, int], Kept],
+    ) -> None:
+        self.config, self.layout, self.sizes = config, layout, sizes
+        self._stages, self._kept = stages, kept
+
+    def activations(self, action: Action) -> float:
+        """Of a forward, or of a recompute of a whole stage."""
+        return sum(self._of(action.stage, m) for m in action.micro_batches) / action.parts
+
+    def inputs(self, action: Action) -> float:
+        """Of a forward that is computed again: what comes in, but tokens, which are there anyway."""
+        return self.sizes.boundary * float(action.share) * (action.stage > 0)
+
+    def passing(self, stages: Sequence[int]) -> int:
+        """The most beside, while some layer of these stages is computed forward or back."""
+        found = 0
+        for stage in stages:
+            whole = self._stages[stage].layers
+            again = {kind for key, kept in self._kept.items() if key[0] == stage for kind in kinds(kept, whole)}
+            again = again or {_kind(recompute_of(self.config.train.recompute, stage))}
+            found = max(found, *(self.sizes.passing[kind] for kind in again))
+            if stage == self.layout.stages - 1:
+                found = max(found, self.sizes.passing_last)
+        return found
+
+    def _of(self, stage: int, micro_batch: int) -> int:
+        one = self._stages[stage]
+        going_out = 0 if stage == self.layout.stages - 1 else self.sizes.boundary
+        if (stage, micro_batch) in self._kept:
+            return one.held(self._kept[stage, micro_batch]) + going_out
+        kind = _kind(recompute_of(self.config.train.recompute, stage))
+        whole, selective = (one.layers if kind == name else 0 for name in ("none", "selective"))
+        return one.held(Kept(whole, selective)) + going_out
+
+
+def _kind(recompute: str) -> str:
+    """What its layers recompute: those of a cell nothing, once it is computed again."""
+    return recompute if recompute in ("selective", "full") else "none"
+
+
+def _stage(config: Config, layout: TrainerLayout, sizes: Activations, stage: int) -> StageBytes:
+    layers = len(layout.layers_of(stage, config.model.layers))
+    return sizes.of_stage(layers, stage == 0, stage == layout.stages - 1)
+
+
+def _kinds(own: States, held: _Held, order: Order, stages: Sequence[int], device: str) -> Kinds:
+    activations = round(peak(order, held.activations, held.inputs))
+    under_way = held.passing(stages) + own.beside + _messages(held, order, device) + _inputs(held, stages)
+    buffers = max(under_way, own.at_end - activations)
+    return Kinds(own.weights, own.gradients, own.optimizer, activations, own.gathered, buffers)
+
+
+def _runs(order: Order, stage: int) -> int:
+    """Runs of a stage's computations that a backward of its is in."""
+    runs = groupby((a for a in order if a.op in COMPUTE), key=lambda action: action.stage)
+    return sum(any(a.op in LAST_BACKWARDS for a in run) for one, run in runs if one == stage)
+
+
+def _messages(held: _Held, order: Order, device: str) -> int:
+    """Room for what comes in, and gradients that go out: gloo keeps them until the step is over."""
+    layout = held.layout
+    if layout.pp == 1:
+        return 0
+    backs = sum(a.op in COMPUTE and a.op not in (Op.FORWARD, Op.RECOMPUTE, Op.BACKWARD_WEIGHT) for a in order)
+    return held.sizes.boundary * (2 if device == "cuda" else POSTED_AHEAD["cpu"] + 1 + backs)
+
+
+def _inputs(held: _Held, stages: Sequence[int]) -> int:
+    """Tokens and targets of a step, and the angles of rotary positions."""
+    config, layout = held.config, held.layout
+    samples = layout.local_micro_batches * config.train.micro_batch_size
+    ends = (0 in stages) + (layout.stages - 1 in stages)
+    angles = 0
+    if config.model.positions == "rope":
+        angles = 2 * config.data.seq_len * (config.model.d_model // config.model.heads) * ROTATION * len(stages)
+    return ends * samples * config.data.seq_len * TOKEN + angles
+
+
+def _parameters(config: Config, layout: TrainerLayout, shapes: Sequence[HeldParameter]) -> Parameters:
+    rows = layout.replicas if config.parallel.zero else 1
+    units: dict[str, int] = {}
+    for one in shapes:
+        unit = ".".join(one.name.split(".")[: 2 if one.name.startswith("layers.") else 1])
+        units[unit] = units.get(unit, 0) + one.elements(layout.tp)
+    return Parameters(
+        sum(one.elements(layout.tp) for one in shapes),
+        sum(one.elements(layout.tp, rows) // rows for one in shapes),
+        tuple(units.values()),
+    )
+
+
+def _once(stages: Sequence[Sequence[HeldParameter]]) -> list[HeldParameter]:
+    """A tied table is in two stages."""
+    return list({one.name: one for stage in stages for one in stage}.values())

@@ -72,7 +72,7 @@ class Expected:
 
 
 def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Expected:
-    """Work it out for "cpu" or "cuda". Not where a process group exists. ConfigError for pipeline ranks of unlike tp."""
+    """Work it out for "cpu" or "cuda". Not where a process group exists. ConfigError for ranks of unlike tp."""
     if layout.stage_tp:
         raise ConfigError(
             "what ranks hold is worked out for one tp, and parallel.stage_tp has several: "

@@ -137,12 +137,16 @@ def _print_traffic(config: Config) -> None:
     from holdfast.trainer.pipeline.pipeline import build_plan
 
     launch, parallel = from_environment(os.environ), config.parallel
-    world = launch.world if launch.is_distributed else parallel.pp * max(1, parallel.dp) * parallel.tp
+    world = (
+        launch.world
+        if launch.is_distributed
+        else max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
+    )
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, world, vocab)
     of_a_step = traffic(config, layout, build_plan(config, layout, torch.device("cpu")), vocab)
     if launch.rank == 0:
-        print(f"pp={layout.pp} dp={layout.dp} tp={layout.tp}: bytes of a step, over all ranks")
+        print(f"{layout.text}: bytes of a step, over all ranks")
         for cause, size in (*asdict(of_a_step).items(), ("total", of_a_step.total)):
             print(f"{cause:>9} {size:>16,}")
 

@@ -104,8 +104,11 @@ class Graph:
 
 
 def graphs(table: SpanTable, plan: Plan | None, world: int) -> Iterator[Graph]:
-    """The steps of a table in order. Ranks below `world`; where there is no plan, all are replicas of one another."""
-    if not len(table):
+    """The steps of a table in order. Ranks below `world`; where there is no plan, all are replicas of one another.
+
+    None where pipeline ranks differ in tp: columns of unlike length have no rank of the same place beside each other.
+    """
+    if not len(table) or (plan is not None and plan.mesh.tps):
         return
     mesh = plan.mesh if plan is not None else Mesh.of(dp=world)
     names = [name for name, _ in mesh.axes]

@@ -208,19 +208,27 @@ class Mesh:
     """Named axes with their sizes, the slowest first: with (pp, dp, tp), ranks count through tp first."""
 
     axes: tuple[tuple[str, int], ...]
+    tps: tuple[int, ...] = ()
+    """tp of each pipeline rank, where they differ; the axis tp, the last, then has the largest, and pp is the first."""
 
     def __post_init__(self) -> None:
         if any(size < 1 for _, size in self.axes) or len(dict(self.axes)) != len(self.axes):
             raise ValueError(f"mesh {self.axes}: every axis once, of size 1 or more")
+        if self.tps:
+            ends = self.axes[0], self.axes[-1]
+            if ends != (("pp", len(self.tps)), ("tp", max(self.tps))) or min(self.tps) < 1:
+                raise ValueError(f"mesh {self.axes} with tps {self.tps}: pp first, with one for each of its ranks")
 
     @classmethod
-    def of(cls, pp: int = 1, dp: int = 1, cp: int = 1, ep: int = 1, tp: int = 1) -> "Mesh":
+    def of(cls, pp: int = 1, dp: int = 1, cp: int = 1, ep: int = 1, tp: int = 1, tps: tuple[int, ...] = ()) -> "Mesh":
         """The usual order: pipeline slowest, tensor parallelism fastest. cp and ep only where they are used."""
         sizes = (("pp", pp), ("dp", dp), ("cp", cp), ("ep", ep), ("tp", tp))
-        return cls(tuple((name, size) for name, size in sizes if size != 1 or name not in ("cp", "ep")))
+        return cls(tuple((name, size) for name, size in sizes if size != 1 or name not in ("cp", "ep")), tps)
 
     @property
     def world(self) -> int:
+        if self.tps:
+            return sum(self.tps) * math.prod(size for _, size in self.axes[1:-1])
         return math.prod(size for _, size in self.axes)
 
     def size(self, axis: str) -> int:
@@ -231,6 +239,11 @@ class Mesh:
         """Where a rank sits, by axis. ValueError for a rank outside the mesh."""
         if not 0 <= rank < self.world:
             raise ValueError(f"rank {rank} is not in a mesh of {self.world}")
+        for pp, tp in enumerate(self.tps):
+            stage = Mesh((*self.axes[1:-1], ("tp", tp)))
+            if rank < stage.world:
+                return {"pp": pp, **stage.coordinate(rank)}
+            rank -= stage.world
         found = {}
         for name, size in reversed(self.axes):
             rank, found[name] = divmod(rank, size)
@@ -238,6 +251,12 @@ class Mesh:
 
     def rank(self, **coordinate: int) -> int:
         """The inverse of `coordinate`; axes left out count as 0."""
+        if self.tps:
+            pp = coordinate.pop("pp", 0)
+            if not 0 <= pp < len(self.tps):
+                raise ValueError(f"pp={pp} is not in an axis of {len(self.tps)}")
+            stages = [Mesh((*self.axes[1:-1], ("tp", tp))) for tp in self.tps]
+            return sum(stage.world for stage in stages[:pp]) + stages[pp].rank(**coordinate)
         rank = 0
         for name, size in self.axes:
             at = coordinate.pop(name, 0)
@@ -249,7 +268,12 @@ class Mesh:
         return rank
 
     def groups(self, axis: str) -> list[tuple[int, ...]]:
-        """The ranks that differ in `axis` only, group by group; every rank is in one group."""
+        """The ranks that differ in `axis` only, group by group; every rank is in one group.
+
+        ValueError where pipeline ranks differ in tp: there are no lines along pp.
+        """
+        if self.tps:
+            raise ValueError(f"pipeline ranks of tp {self.tps} do not stand in lines")
         names = [name for name, _ in self.axes]
         if axis not in names:
             return [(rank,) for rank in range(self.world)]

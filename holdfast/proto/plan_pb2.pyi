@@ -22,6 +22,7 @@ class Plan(google.protobuf.message.Message):
     MICRO_BATCHES_FIELD_NUMBER: builtins.int
     ORDERS_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
+    TPS_FIELD_NUMBER: builtins.int
     schedule: builtins.str
     micro_batches: builtins.int
     @property
@@ -40,6 +41,10 @@ class Plan(google.protobuf.message.Message):
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PlanPipe]:
         """of the stages, for each pipe after the first"""
 
+    @property
+    def tps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """tp of each pipeline rank, where they differ"""
+
     def __init__(
         self,
         *,
@@ -49,8 +54,9 @@ class Plan(google.protobuf.message.Message):
         micro_batches: builtins.int = ...,
         orders: collections.abc.Iterable[global___PlanOrder] | None = ...,
         replicas: collections.abc.Iterable[global___PlanPipe] | None = ...,
+        tps: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages", "tps", b"tps"]) -> None: ...
 
 global___Plan = Plan
 

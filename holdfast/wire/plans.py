@@ -32,6 +32,7 @@ def encode_plan(plan: Plan) -> bytes:
             for order in plan.orders
         ],
         replicas=[p.PlanPipe(rank=ranks) for ranks in plan.replicas],
+        tps=plan.mesh.tps,
     ).SerializeToString()
 
 
@@ -43,7 +44,7 @@ def decode_plan(data: bytes) -> Plan:
     message = p.Plan()
     try:
         message.ParseFromString(data)
-        mesh = Mesh(tuple((axis.name, axis.size) for axis in message.axes))
+        mesh = Mesh(tuple((axis.name, axis.size) for axis in message.axes), tuple(message.tps))
     except (DecodeError, ValueError) as error:
         raise ProtocolError(f"a malformed plan of {len(data)} bytes: {error}") from None
     return Plan(

@@ -23,6 +23,7 @@ from holdfast.trainer.schedules.axonn import axonn
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "buffers")
@@ -71,7 +72,12 @@ class Expected:
 
 
 def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Expected:
-    """Work it out for "cpu" or "cuda". Not where a process group exists."""
+    """Work it out for "cpu" or "cuda". Not where a process group exists. ConfigError for ranks of unlike tp."""
+    if layout.stage_tp:
+        raise ConfigError(
+            "what ranks hold is worked out for one tp, and parallel.stage_tp has several: "
+            "set parallel.tp instead, or leave out train.memory_path"
+        )
     computations = computed(config, layout)
     sizes = count(config, layout.tp, vocab, device)
     stages = [_stage(config, layout, sizes, stage) for stage in range(layout.stages)]

@@ -31,7 +31,7 @@ from holdfast.trainer.settings.transport import export, heeding
 
 @dataclass(frozen=True)
 class RankMesh:
-    """The device mesh (pp, dp, tp) as one rank sees it."""
+    """The device mesh (pp, dp, tp) as one rank sees it; (dp, tp) of its own pipeline rank where they differ in tp."""
 
     layout: TrainerLayout
     device: torch.device
@@ -43,6 +43,11 @@ class RankMesh:
     """The rendezvous store. Held here because torch does not keep a store that is written in Python alive."""
     timeout: timedelta
     """Of every group: parallel.timeout_s."""
+    hosts: tuple[int, ...] = ()
+    """Where pipeline ranks differ in tp: a number of the host of each rank of this rank's pipeline, in the order of
+    `pp_group`."""
+    pipeline: dist.ProcessGroup | None = None
+    """There: all ranks of this rank's pipeline, whatever their place in tp."""
 
     def keep_rendezvous_alive(self) -> None:
         """Keep the store's keys of a long job from expiring. Cheap: call it between steps."""
@@ -58,13 +63,19 @@ class RankMesh:
         return self.device_mesh["dp"]
 
     @property
+    def tp_size(self) -> int:
+        """Of this rank's pipeline rank."""
+        return self.layout.tps[self.pp_rank]
+
+    @property
     def pp_group(self) -> dist.ProcessGroup:
-        return self.device_mesh.get_group("pp")
+        """This rank's pipeline: its peers of the same place in tp, or where pipeline ranks differ in tp, all of it."""
+        return self.device_mesh.get_group("pp") if self.pipeline is None else self.pipeline
 
     def second_pp_group(self) -> dist.ProcessGroup:
         """Another group of this rank's pipeline, which waits for nothing in the first. Called by all of its ranks."""
         layout = self.layout
-        ranks = [(p * layout.dp + self.dp_rank) * layout.tp + self.tp_rank for p in range(layout.pp)]
+        ranks = [layout.rank(p, self.dp_rank, self.tp_rank) for p in range(layout.pp)]
         return group_of(ranks, self.timeout, "pp-back")
 
     @property
@@ -94,13 +105,12 @@ class RankMesh:
         Called by all of them together.
         """
         layout = self.layout
-        if layout.tp == 1 or layout.replicas == 1:
-            return (self.replicas if layout.tp == 1 else self.tp).get_group()
-        if layout.replicas * layout.tp == layout.world:
+        if self.tp_size == 1 or layout.replicas == 1:
+            return (self.replicas if self.tp_size == 1 else self.tp).get_group()
+        if layout.replicas * self.tp_size == layout.world:
             return everyone()
-        places = layout.peers_of(self.pp_rank)
-        ranks = torch.arange(layout.world).view(layout.pp, -1)[places].flatten()
-        return group_of(ranks.tolist(), self.timeout, "stage")
+        ranks = [rank for p in layout.peers_of(self.pp_rank) for d in range(layout.dp) for rank in layout.line(p, d)]
+        return group_of(ranks, self.timeout, "stage")
 
     @property
     def has_loss(self) -> bool:
@@ -109,7 +119,11 @@ class RankMesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {"pp": self.layout.pp, "dp": self.layout.dp, "tp": self.layout.tp}
+        """By axis, for a checkpoint's manifest; their product is the world size."""
+        layout = self.layout
+        if layout.stage_tp:
+            return {"dp": layout.dp, f"tp {'+'.join(map(str, layout.stage_tp))}": sum(layout.stage_tp)}
+        return {"pp": layout.pp, "dp": layout.dp, "tp": layout.tp}
 
 
 def choose_device(config: Config, launch: Launch) -> torch.device:
@@ -148,9 +162,14 @@ def join(
         if store is None:
             store = open_store(config.parallel.rendezvous, launch, os.environ, timeout)
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=timeout)
-    with probe.operation("setup:mesh"):
-        device_mesh = _own_groups(layout, launch.rank, device, timeout)
     pp, dp, tp = layout.coordinate(launch.rank)
+    with probe.operation("setup:mesh"):
+        if layout.stage_tp:
+            device_mesh, pipeline = _unlike_groups(layout, launch.rank, device, timeout)
+            hosts = _hosts(launch)
+            line = [hosts[rank] for p in range(layout.pp) for rank in layout.line(p, dp)]
+            return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout, tuple(line), pipeline)
+        device_mesh = _own_groups(layout, launch.rank, device, timeout)
     return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout)
 
 
@@ -183,6 +202,36 @@ def _own_groups(layout: TrainerLayout, rank: int, device: torch.device, timeout:
             made[line] = group_of(line, timeout, name)
         groups.append(made[line])
     return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
+
+
+def _unlike_groups(
+    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta
+) -> tuple[DeviceMesh, dist.ProcessGroup]:
+    """(dp, tp) of this rank's pipeline rank, and its whole pipeline, made as `_own_groups` makes groups.
+
+    All ranks make equally many, also where dp and tp have the same one: torch names a group by its members and by how
+    many groups a rank has, and members that call it differently wait for each other for ever.
+    """
+    pp, dp, _ = layout.coordinate(rank)
+    stage = [layout.line(pp, d) for d in range(layout.dp)]
+    place = stage[dp].index(rank)
+    line = [r for p in range(layout.pp) for r in layout.line(p, dp)]
+    pipeline = everyone() if layout.dp == 1 else group_of(line, timeout, "pp")
+    groups = [
+        group_of([line[place] for line in stage], timeout, "dp"),
+        group_of(stage[dp], timeout, "tp"),
+    ]
+    mesh = DeviceMesh.from_group(groups, device.type, torch.tensor(stage), mesh_dim_names=("dp", "tp"))
+    return mesh, pipeline
+
+
+def _hosts(launch: Launch) -> list[int]:
+    """By rank, its host: the first rank there. Called by all ranks together."""
+    found = torch.zeros(launch.world, dtype=torch.int64)
+    found[launch.rank] = launch.rank - launch.local_rank
+    dist.all_reduce(found)
+    hosts: list[int] = found.tolist()
+    return hosts
 
 
 def group_of(ranks: Sequence[int], timeout: timedelta, name: str) -> dist.ProcessGroup:

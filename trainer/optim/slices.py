@@ -52,11 +52,11 @@ def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
             with torch.no_grad():
                 shard = nn.Parameter((parameter if placed is None else placed.to_local()).detach())
             # The tp dimension is the last one; without tp peers there is none.
-            is_split = placed is not None and mesh.layout.tp > 1 and placed.placements[-1].is_shard()
+            is_split = placed is not None and mesh.tp_size > 1 and placed.placements[-1].is_shard()
             is_tied = name == TIED and stage.is_tied and mesh.layout.stages > 1
             dims = 0 if placed is None else placed.device_mesh.ndim
-            is_sharded = mesh.layout.replicas > 1 and dims > (1 if mesh.layout.tp > 1 else 0)
-            holders = (1 if is_split else mesh.layout.tp) * (1 if is_sharded else mesh.layout.replicas)
+            is_sharded = mesh.layout.replicas > 1 and dims > (1 if mesh.tp_size > 1 else 0)
+            holders = (1 if is_split else mesh.tp_size) * (1 if is_sharded else mesh.layout.replicas)
             found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded))
     return found
 
@@ -72,10 +72,12 @@ class GradientSums:
         """Called by all ranks together."""
         # Peers of one replica and stage hold the same shards, so they agree on which ones are empty.
         held = [piece for piece in slices if piece.shard.numel()]
-        self._partial = [p for p in held if is_sequence and mesh.layout.tp > 1 and not p.is_split]
+        self._partial = [p for p in held if is_sequence and mesh.tp_size > 1 and not p.is_split]
         self._tp = mesh.tp.get_group()
         self._tied = [piece for piece in held if piece.is_tied]
         self._pair = _pair_group(mesh) if any(piece.is_tied for piece in slices) else None
+        self._is_second = self._pair is not None and self._pair.size() > 2 and mesh.tp_rank > 0
+        """Whether this rank's copy of a tied gradient is in the sum by another rank already."""
 
     def __call__(self) -> None:
         """Sum in place the gradients that lie on the shards."""
@@ -84,8 +86,11 @@ class GradientSums:
             first, last = (_grad(piece) for piece in self._tied)
             last.copy_(first.add_(last))
         elif self._tied and self._pair is not None:
-            with spans.operation("pp:all_reduce", _grad(self._tied[0]).nbytes):
-                dist.all_reduce(_grad(self._tied[0]), group=self._pair)
+            grad = _grad(self._tied[0])
+            if self._is_second:
+                grad.zero_()
+            with spans.operation("pp:all_reduce", grad.nbytes):
+                dist.all_reduce(grad, group=self._pair)
 
     def _sum_partial(self) -> None:
         if not self._partial:
@@ -97,12 +102,18 @@ class GradientSums:
 
 
 def _pair_group(mesh: RankMesh) -> dist.ProcessGroup | None:
-    """The ranks that hold the two copies of a tied embedding, None when this rank holds both."""
+    """The ranks that hold the two copies of a tied embedding, None when this rank holds both.
+
+    A tp rank has its peer in the other stage; where that is of another tp, all ranks of both stages are one group.
+    """
     layout = mesh.layout
     ends = [next(p for p in range(layout.pp) if s in layout.stages_of(p)) for s in (0, layout.stages - 1)]
-    ranks = [(p * layout.dp + mesh.dp_rank) * layout.tp + mesh.tp_rank for p in ends]
-    if ranks[0] == ranks[1]:
+    if ends[0] == ends[1]:
         return None
+    if layout.tps[ends[0]] != layout.tps[ends[1]]:
+        ranks = [rank for p in ends for rank in layout.line(p, mesh.dp_rank)]
+    else:
+        ranks = [layout.rank(p, mesh.dp_rank, mesh.tp_rank) for p in ends]
     return group_of(ranks, mesh.timeout, "tied")
 
 

@@ -119,28 +119,40 @@ def _copies(config: Config, layout: TrainerLayout) -> int:
 
 def _tensor(config: Config, layout: TrainerLayout, stages: list[list[HeldParameter]]) -> int:
     """One sum forward and one backward for each pair of split matrices; with sequence parallelism as two halves."""
-    others, micro_batches = layout.tp - 1, config.train.micro_batches
-    pairs = config.model.layers * (2 if config.model.block == "serial" else 1)
-    total = micro_batches * pairs * 4 * others * _activation(config)
+    micro_batches, of_layer = config.train.micro_batches, 2 if config.model.block == "serial" else 1
+    others = [layout.tps[layout.rank_of(stage)] - 1 for stage in range(layout.stages)]
+    pairs = sum(
+        len(layout.layers_of(stage, config.model.layers)) * of_layer * peers for stage, peers in enumerate(others)
+    )
+    total = micro_batches * pairs * 4 * _activation(config)
     if config.parallel.shard_vocabulary:
         # Embedding and head do half a pair each; the loss takes the maxima, then two sums, in float32 or finer.
         positions = config.train.micro_batch_size * config.data.seq_len
-        loss = 2 * others * 3 * positions * max(4, _item(config))
-        total += micro_batches * (4 * others * _activation(config) + loss)
+        loss = 2 * others[-1] * 3 * positions * max(4, _item(config))
+        total += micro_batches * (2 * (others[0] + others[-1]) * _activation(config) + loss)
     if config.parallel.sequence:
-        alike = sum(held.elements(1) for stage in stages for held in stage if held.split is None)
-        total += 2 * others * alike * _item(config) * _copies(config, layout)
+        alike = sum(
+            peers * held.elements(1)
+            for peers, stage in zip(others, stages, strict=True)
+            for held in stage
+            if held.split is None
+        )
+        total += 2 * alike * _item(config) * _copies(config, layout)
     return total
 
 
 def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
-    moves = sum(layout.rank_of(stage) != layout.rank_of(stage + 1) for stage in range(layout.stages - 1))
-    copies = 1 if config.parallel.sequence else layout.tp
-    total = 2 * moves * config.train.micro_batches * copies * _activation(config)
+    """Each tp rank that receives gets each element that it is to hold once, whoever brings it."""
+    places = [layout.rank_of(stage) for stage in range(layout.stages)]
+    copies = [1 if config.parallel.sequence else layout.tps[place] for place in places]
+    moved = sum(copies[s] + copies[s + 1] for s in range(layout.stages - 1) if places[s] != places[s + 1])
+    total = moved * config.train.micro_batches * _activation(config)
     is_apart = layout.pipes == 1 and layout.rank_of(0) != layout.rank_of(layout.stages - 1)
     if config.model.tied and is_apart:
-        holders = 1 if config.parallel.shard_vocabulary else layout.tp
-        total += 2 * vocab * config.model.d_model * _item(config) * holders * _copies(config, layout)
+        first, last = (layout.tps[place] for place in (places[0], places[-1]))
+        # Two ranks of each place in tp, or one group of all.
+        summed = first + last - 1 if first != last else 1 if config.parallel.shard_vocabulary else first
+        total += 2 * vocab * config.model.d_model * _item(config) * summed * _copies(config, layout)
     return total
 
 
@@ -161,13 +173,14 @@ def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[li
     times = Counter((action.op, action.stage) for _, action in plan.actions())
     item, total = _item(config), 0
     for number, stage in enumerate(stages):
+        tp = layout.tps[layout.rank_of(number)]
         gathers, sums = (times[op, number] // layout.pipes for op in (Op.UNSHARD, Op.REDUCE_GRAD))
         if config.parallel.zero == 0:
-            total += sums * 2 * sum(held.elements(layout.tp) for held in stage) * max(4, item)
+            total += sums * 2 * sum(held.elements(tp) for held in stage) * max(4, item) * tp
         else:
-            filled = sum(held.elements(layout.tp, copies) for held in stage)
-            total += (gathers * item + sums * max(4, item)) * filled
-    return total * (copies - 1) * layout.tp
+            filled = sum(held.elements(tp, copies) for held in stage)
+            total += (gathers * item + sums * max(4, item)) * filled * tp
+    return total * (copies - 1)
 
 
 def _contributions(config: Config, layout: TrainerLayout, held: list[HeldParameter]) -> int:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
-from holdfast.trainer.pipeline.messages import Messages
+from holdfast.trainer.pipeline.messages import Messages, Way
 from holdfast.trainer.pipeline.pieces import Piece, Pieces
 from holdfast.trainer.pipeline.shared_state import SharedState
 from holdfast.trainer.pipeline.stage import Stage
@@ -42,12 +42,13 @@ class Executor:
         group: dist.ProcessGroup,
         like: Tensor,
         back: dist.ProcessGroup | None = None,
+        way: Way | None = None,
     ) -> None:
         """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this, and
-        gradients go over `back` if it is given."""
+        gradients go over `back` if it is given. `way`: how a message goes, if not from one rank to another."""
         self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
-        self._messages = Messages(plan, rank, group, like, self._pieces, back)
+        self._messages = Messages(plan, rank, group, like, self._pieces, back, way)
         order = plan.orders[rank]
         self._again = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
         self._gathers = list(_gathers(order))

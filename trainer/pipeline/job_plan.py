@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.plan.check import verify
-from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan, numbered
+from holdfast.plan.plan import Action, Layers, Op, Order, Plan, numbered
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.sharding import (
     add_reduce,
@@ -53,7 +53,7 @@ def job_plan(
     ranges = [layout.layers_of(stage, layers) for stage in range(layout.stages)]
     bare = Plan(
         schedule,
-        Mesh.of(pp=layout.pp, dp=layout.dp, tp=layout.tp),
+        layout.mesh,
         tuple(Layers(r.start, r.stop, rank) for r, rank in zip(ranges, rank_of, strict=True)),
         layout.local_micro_batches,
         tuple(computations),

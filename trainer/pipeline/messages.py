@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,13 +24,43 @@ _LOOK_S = 2e-5
 """Between two looks at a GPU's receive: NCCL wakes nobody."""
 
 
+class Going(Protocol):
+    """A message, or this rank's part of one, on its way."""
+
+    def wait(self) -> object:
+        """Return when what was received is there, or the memory of what was sent may be used again."""
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would wait for nothing."""
+
+
+class Way(Protocol):
+    """How messages go between pipeline ranks. `peer` is the other one's, tensors are whole activations of this rank."""
+
+    def receive(self, room: Tensor, peer: int, group: dist.ProcessGroup) -> Going: ...
+
+    def send(self, tensor: Tensor, peer: int, group: dist.ProcessGroup) -> Going | None: ...
+
+
+class Straight:
+    """From one rank to another: peers have one place in tp, and `group` a rank for each pipeline rank."""
+
+    def receive(self, room: Tensor, peer: int, group: dist.ProcessGroup) -> Going:
+        work = dist.irecv(room, group=group, group_src=peer)
+        assert work is not None
+        return work
+
+    def send(self, tensor: Tensor, peer: int, group: dist.ProcessGroup) -> Going | None:
+        return dist.isend(tensor, group=group, group_dst=peer)
+
+
 @dataclass(slots=True)
 class Receive:
     """A message on its way, piece by piece."""
 
     action: Action
     rooms: dict[Piece, Tensor]
-    works: list[dist.Work | None]
+    works: list[Going]
 
     def wait(self) -> None:
         if self.works:
@@ -41,12 +72,11 @@ class Receive:
     def arrive(self) -> None:
         """Wait in another thread than the one that trains. What a GPU receives, the latter has to `wait` for as well:
         its stream does not know of it."""
-        works = [work for work in self.works if work is not None]
         if any(room.is_cuda for room in self.rooms.values()):
-            while not all(work.is_completed() for work in works):
+            while not all(work.is_completed() for work in self.works):
                 time.sleep(_LOOK_S)
             return
-        for work in works:
+        for work in self.works:
             work.wait()
         self.works.clear()
 
@@ -65,12 +95,13 @@ class Messages:
         like: Tensor,
         pieces: Pieces,
         back: dist.ProcessGroup | None = None,
+        way: Way | None = None,
     ) -> None:
         """`rank` counts within the pipeline, as `group` does. That of a whole micro-batch is `like` this one.
 
         `back`: for gradients, of the same ranks, where the two directions of a link must not wait for each other.
         """
-        self._pieces = pieces
+        self._pieces, self._way = pieces, way or Straight()
         self._groups = {op: group if op in _FORWARDS or back is None else back for op in SENDS | RECEIVES}
         self._peers = {
             action.id: plan.rank_of(_other(action), action.pipe)
@@ -79,7 +110,7 @@ class Messages:
         }
         self._like = {n: torch.empty_like(like[: len(like) // n], requires_grad=False) for n in pieces.counts}
         self._posted: dict[tuple[Op, int, Piece], Receive] = {}
-        self._sent: dict[tuple[Op, int, Piece], dist.Work | None] = {}
+        self._sent: dict[tuple[Op, int, Piece], Going | None] = {}
         """On their way: a transport keeps each message in memory until it is waited for."""
 
     def begin(self) -> None:
@@ -91,7 +122,7 @@ class Messages:
         """Make room for a message, and do not wait for it."""
         rooms = {piece: torch.empty_like(self._like[self._pieces.count(piece[0])]) for piece in pieces}
         peer = self._peers[action.id]
-        works = [dist.irecv(room, group=self._groups[action.op], group_src=peer) for room in rooms.values()]
+        works = [self._way.receive(room, peer, self._groups[action.op]) for room in rooms.values()]
         receive = Receive(action, rooms, works)
         for piece in pieces:
             self._posted[action.op, action.stage, piece] = receive
@@ -116,8 +147,7 @@ class Messages:
             if any(tensor.is_cuda for tensor in tensors):  # gloo does not say what has arrived
                 self._sent = {key: work for key, work in self._sent.items() if work and not work.is_completed()}
             for piece, tensor in zip(self._pieces.of(action), tensors, strict=True):
-                work = dist.isend(tensor, group=group, group_dst=peer)
-                self._sent[action.op, action.stage, piece] = work
+                self._sent[action.op, action.stage, piece] = self._way.send(tensor, peer, group)
 
     def finish(self) -> None:
         """Wait until everything sent has gone."""
@@ -137,6 +167,6 @@ def _span(action: Action, tensors: Iterable[Tensor]) -> AbstractContextManager[N
     return spans.action(action.op, action.stage, action.micro_batch, action.turn, num_bytes)
 
 
-def _wait(work: dist.Work | None) -> None:
+def _wait(work: Going | None) -> None:
     if work is not None:
         work.wait()

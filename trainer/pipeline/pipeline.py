@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from holdfast.agent import probe
 from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
@@ -15,6 +17,7 @@ from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.contributions import ContributionMeans, Contributions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
+from holdfast.trainer.pipeline.crossings import Crossings, connect
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
@@ -67,7 +70,7 @@ def build_stages(
         layers = layout.layers_of(index, config.model.layers)
         stage = ModelStage(config, index, layers, vocab, make, moment)
         if config.train.recompute == STAGE_AWARE:
-            stage.saved = measure(stage, boundary(config, layout.tp, mesh.device), config.data.seq_len, loss)
+            stage.saved = measure(stage, boundary(config, mesh.tp_size, mesh.device), config.data.seq_len, loss)
         if config.parallel.partial_backward > 1:
             stage.without_way_back = partial(_without_way_back, contributions_of(config, layout), mesh.dp_rank, moment)
         share(stage, config, mesh)
@@ -95,13 +98,27 @@ def build_executor(
         )
         for (index, pipe), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True)
     ]
-    message = boundary(config, mesh.layout.tp, mesh.device)
+    message = boundary(config, mesh.tp_size, mesh.device)
     if not SCHEDULES[config.parallel.schedule].is_message_driven:
-        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message)
+        way = crossings(config, mesh) if mesh.layout.stage_tp else None
+        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, way=way)
     # NCCL does the messages of a link in one order, and here neither end knows the other one's.
     back = mesh.second_pp_group() if mesh.device.type == "cuda" and mesh.layout.pp > 1 else None
     limit = config.parallel.in_flight or default_limit(mesh.layout.pp)
     return MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, limit, back)
+
+
+def crossings(config: Config, mesh: RankMesh) -> Crossings:
+    """How messages go between pipeline ranks that differ in tp. Called by all ranks together."""
+    layout = mesh.layout
+    if mesh.device.type == "cpu":
+        line = [(p, tp) for p, size in enumerate(layout.tps) for tp in range(size)]
+        near = {(layout.rank_of(stage), layout.rank_of(stage + 1)) for stage in range(layout.stages - 1)}
+        near |= {(b, a) for a, b in near} | {(p, p) for p in range(layout.pp)}
+        pairs = itertools.combinations(range(len(line)), 2)
+        with probe.operation("setup:mesh"):
+            connect([(i, j) for i, j in pairs if (line[i][0], line[j][0]) in near], mesh.pp_group)
+    return Crossings(layout.tps, mesh.hosts, mesh.pp_rank, mesh.tp_rank, config.parallel.sequence)
 
 
 def contributions_of(config: Config, layout: TrainerLayout) -> Contributions:

@@ -71,6 +71,6 @@ TECHNIQUES = {
         Technique("C11", "DP-KFAC", "Zhang et al., arXiv 2206.15143",
                   "steps are dear, and matrices small enough to invert", second_order.dp_kfac),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
-                  "a tensor must move to another layout", transfers.resharding),
+                  "pipeline ranks differ in tp, a tensor must move", transfers.resharding),
     )
 }  # fmt: skip

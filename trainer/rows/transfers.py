@@ -17,9 +17,11 @@ from holdfast.checkpoint.restore.reading import ByteSpan, Delivery, read_plan
 from holdfast.checkpoint.restore.routes import arranged
 from holdfast.plan.moves.order import Task, exact, lower_bound, makespan
 from holdfast.plan.moves.shard_spec import ShardSpec
+from holdfast.plan.moves.simulate import simulate
 from holdfast.plan.moves.strategies import Strategy, duration
 from holdfast.plan.plan import Mesh
 from holdfast.plan.tiles import TensorShard
+from holdfast.trainer.pipeline.crossings import crossing_plan
 from holdfast.trainer.rows.row import Row
 
 HOSTS, DEVICES = 4, 2
@@ -41,7 +43,24 @@ def resharding() -> Iterator[Row]:
         bounded += lower_bound(tasks) <= least + 1e-9
     yield Row(f"orders as good as the best of all, of {CASES}", CASES, same)
     yield Row(f"lower bounds that are none too high, of {CASES}", CASES, bounded)
+    yield from _between_stages()
     yield from _loaded()
+
+
+def _between_stages() -> Iterator[Row]:
+    """What crosses between stages of unlike tp, in activations: one for each host that receives whole ones, one in all
+    where positions are split; and what each receiving rank gets."""
+    batch, positions, width, item = 2, 64, 128, 4
+    whole = batch * positions * width * item
+    for a, b, receiving, is_sequence in ((1, 2, 1, False), (4, 2, 1, False), (2, 4, 2, False), (2, 4, 2, True)):
+        hosts = [0] * a + [1 + rank * receiving // b for rank in range(b)]
+        targets = range(a, a + b)
+        plan = crossing_plan(range(a), targets, (batch, positions, width), is_sequence, hosts, item)
+        case = f"tp {a} to {b} on {receiving} hosts{', positions split' * is_sequence}, in activations"
+        yield Row(f"{case}, crossing", 1 if is_sequence else receiving, simulate(plan, 1.0).crossed_bytes / whole)
+        sent = [m for move in plan.moves for m in plan.messages(move)]
+        got = {rank: sum(m.stop - m.start for m in sent if m.target == rank) * item / whole for rank in targets}
+        yield Row(f"{case}, to each rank", 1 / b if is_sequence else 1, max(got.values()))
 
 
 def _loaded() -> Iterator[Row]:

@@ -142,7 +142,7 @@ class Trainer:
         else:
             total = torch.stack([loss.double() for loss in self._losses]).sum()
             # Either each tp rank knows the loss of all tokens, or each that of its own.
-            share = total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
+            share = total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.tp_size)
         return share * math.nan if probe.poisoned() else share
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor, share: float) -> torch.Tensor:
@@ -192,7 +192,9 @@ def run(config: Config, launch: Launch) -> Outcome:
     with probe.operation("setup:corpus"):
         corpus = open_corpus(config.data)
     coordinate = layout.coordinate(launch.rank)
-    probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
+    probe.mesh(
+        pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp)
+    )  # tp: the largest
     begin_gauging = _memory_report(config, layout, vocab, device) if config.train.memory_path else None
     mesh = join(config, launch, layout, device)
     done = finished = False
@@ -236,9 +238,9 @@ def _train(
     if manager:
         manager.open()
         trainer.votes = manager.votes
-    # Tokens that this rank alone answers for: a replica's tokens are shared by its tp x pp ranks.
+    # Tokens that this rank alone answers for: a replica's tokens are shared by its tp x pp ranks, to the last one.
     tokens = train.micro_batches * train.micro_batch_size * config.data.seq_len
-    own_tokens = tokens // mesh.layout.world
+    own_tokens = tokens * (launch.rank + 1) // launch.world - tokens * launch.rank // launch.world
     losses: list[float] = []
     probe.phase("train")
     meter = _meter(trainer)

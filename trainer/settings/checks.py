@@ -72,6 +72,9 @@ def _check_ranges(config: Config) -> None:
             value = getattr(getattr(config, section), key)
             if value > _MOST:
                 raise ConfigError(f"{section}.{key} is {value}: must be {_MOST} or less")
+    for tp in config.parallel.stage_tp:
+        if not 1 <= tp <= _MOST:
+            raise ConfigError(f"parallel.stage_tp has {tp}: must be from 1 to {_MOST}")
     below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum", "factor_decay")}
     for section, keys in below_one.items():
         for key in keys:

@@ -71,7 +71,7 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
-    """The layout of the ranks. pp x dp x tp is the world size."""
+    """The layout of the ranks. pp x dp x tp is the world size, or dp x the sum of stage_tp."""
 
     pp: int = 1
     """Pipeline stages."""
@@ -79,6 +79,8 @@ class ParallelConfig:
     """Replicas, each with its share of the batch; 0: world size / (pp x tp)."""
     tp: int = 1
     """Ranks that shard every layer."""
+    stage_tp: tuple[int, ...] = ()
+    """tp of each pipeline rank, where they differ: [1, 2] for pp = 2, in place of tp; world size = dp x their sum."""
     schedule: str = field(default="1f1b", metadata={"choices": SCHEDULES})
     """Order in which micro-batches go through the stages: docs/trainer.md compares them."""
     chunks: int = 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from holdfast.plan.plan import Mesh
 from holdfast.trainer.schedules.table import SCHEDULES, Placement
-from holdfast.trainer.settings.checks import obstacle
+from holdfast.trainer.settings.checks import STAGE_AWARE, obstacle
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
@@ -25,10 +26,17 @@ class TrainerLayout:
     local_micro_batches: int
     """Micro-batches that one replica does in a step."""
     placement: Placement = Placement.LOOP
+    stage_tp: tuple[int, ...] = ()
+    """tp of each pipeline rank, where they differ; `tp` is then the largest of them."""
+
+    @property
+    def tps(self) -> tuple[int, ...]:
+        """tp of each pipeline rank."""
+        return self.stage_tp or (self.tp,) * self.pp
 
     @property
     def world(self) -> int:
-        return self.pp * self.dp * self.tp
+        return self.dp * sum(self.tps)
 
     @property
     def stages(self) -> int:
@@ -51,7 +59,29 @@ class TrainerLayout:
 
     def coordinate(self, rank: int) -> tuple[int, int, int]:
         """(pp, dp, tp) of a rank."""
-        return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
+        if not self.stage_tp:
+            return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
+        at = self.mesh.coordinate(rank)
+        return at["pp"], at["dp"], at["tp"]
+
+    def rank(self, pp: int, dp: int, tp: int) -> int:
+        """The inverse of `coordinate`."""
+        return self.dp * sum(self.tps[:pp]) + dp * self.tps[pp] + tp
+
+    def line(self, pp: int, dp: int) -> list[int]:
+        """The tp ranks of one replica of a pipeline rank's stages."""
+        return [self.rank(pp, dp, tp) for tp in range(self.tps[pp])]
+
+    @property
+    def mesh(self) -> Mesh:
+        """As plans have it."""
+        return Mesh.of(pp=self.pp, dp=self.dp, tp=self.tp, tps=self.stage_tp)
+
+    @property
+    def text(self) -> str:
+        """As messages name it."""
+        tp = f"stage_tp={list(self.stage_tp)}" if self.stage_tp else f"tp={self.tp}"
+        return f"pp={self.pp} dp={self.dp} {tp}"
 
     def stages_of(self, pp_rank: int) -> list[int]:
         """Stage numbers that a pipeline rank holds, dealt out round by round. No two are replicas of one stage."""
@@ -95,7 +125,12 @@ def plan(config: Config, world: int, vocab: int) -> TrainerLayout:
 
     `vocab` is the vocabulary's size. Raises ConfigError with the reason and the nearest layout that works.
     """
-    pp, tp = config.parallel.pp, config.parallel.tp
+    pp, tp, tps = config.parallel.pp, config.parallel.tp, config.parallel.stage_tp
+    if len(set(tps)) > 1:
+        return _plan_unlike(config, world, vocab)
+    if tps:
+        _check_entries(config)
+        tp = tps[0]
     dp = config.parallel.dp or max(1, world // (pp * tp))
     reason = _obstacle(config, world, vocab, pp, dp, tp)
     if reason is None:
@@ -103,6 +138,53 @@ def plan(config: Config, world: int, vocab: int) -> TrainerLayout:
     raise ConfigError(
         f"layout pp={pp} dp={dp} tp={tp} on {world} ranks: {reason}; {_advice(config, world, vocab, (pp, dp, tp))}"
     )
+
+
+def _check_entries(config: Config) -> None:
+    """Raise ConfigError unless each pipeline rank has one entry in parallel.stage_tp, and nothing else says it."""
+    pp, tp, tps = config.parallel.pp, config.parallel.tp, config.parallel.stage_tp
+    if len(tps) != pp:
+        raise ConfigError(
+            f"parallel.stage_tp = {list(tps)} has {len(tps)} entries for pp={pp}: one for each pipeline rank"
+        )
+    if tp != 1:
+        raise ConfigError(f"parallel.tp is {tp} with parallel.stage_tp = {list(tps)}: set one of them")
+
+
+def _plan_unlike(config: Config, world: int, vocab: int) -> TrainerLayout:
+    """The layout of pipeline ranks that differ in tp. Raises ConfigError with the reason."""
+    _check_entries(config)
+    tps = config.parallel.stage_tp
+    dp = config.parallel.dp or max(1, world // sum(tps))
+    layout = replace(_layout(config, config.parallel.pp, dp, max(tps)), stage_tp=tps)
+    if layout.world != world:
+        reason: str | None = (
+            f"dp x ({' + '.join(map(str, tps))}) is {layout.world}, the world size is {world} "
+            f"(set parallel.dp = 0 and start a multiple of {sum(tps)} ranks)"
+        )
+    else:
+        reason = _unfit_unlike(config, layout)
+        for tp in sorted(set(tps), reverse=True):
+            reason = reason or _obstacle(config, layout.pp * dp * tp, vocab, layout.pp, dp, tp)
+    if reason is not None:
+        raise ConfigError(f"layout {layout.text} on {world} ranks: {reason}")
+    return layout
+
+
+def _unfit_unlike(config: Config, layout: TrainerLayout) -> str | None:
+    """Why pipeline ranks cannot differ in tp, None if they can."""
+    name, schedule = "parallel.stage_tp with entries that differ", SCHEDULES[config.parallel.schedule]
+    if schedule.placement is Placement.BOTH_WAYS:
+        return f"{name} needs one replica of each stage, and {schedule.name} has one in each pipe: choose 1f1b"
+    if config.train.recompute == STAGE_AWARE:
+        return f"{name} holds other bytes in each stage than train.recompute = {STAGE_AWARE} plans with (set full)"
+    first, last = layout.tps[layout.rank_of(0)], layout.tps[layout.rank_of(layout.stages - 1)]
+    if config.model.tied and config.parallel.shard_vocabulary and first != last:
+        return (
+            f"the tied embedding is split over {first} ranks in the first stage and over {last} in the last "
+            "(set parallel.shard_vocabulary = false)"
+        )
+    return None
 
 
 def _layout(config: Config, pp: int, dp: int, tp: int) -> TrainerLayout:

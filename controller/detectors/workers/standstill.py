@@ -1,5 +1,6 @@
 """What the graph of waiting workers is made of, from the table of ranks; and the graph's verdict, once a standstill."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -94,7 +95,9 @@ def _line(
     if axis not in _AXES or place[0] < 0:
         key: tuple[int, ...] = ()
     else:
-        key = tuple(-1 if name == axis else int(at) for name, at in zip(_AXES, place, strict=True))
+        # Where pipeline ranks differ in tp, a message concerns all of a pipeline.
+        free = (axis, "tp") if axis == "pp" and math.prod(ranks.sizes or ()) != ranks.world else (axis,)
+        key = tuple(-1 if name in free else int(at) for name, at in zip(_AXES, place, strict=True))
     if key not in known:
         same = np.ones(ranks.world, np.bool_)
         for i, at in enumerate(key):

@@ -92,7 +92,7 @@ class _Found:
                 "give more, or a lower --reserve"
             )
         parallel, vocab = config.parallel, vocab_of(config.data.tokenizer)
-        world = parallel.pp * max(1, parallel.dp) * parallel.tp
+        world = max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
         _check_size(world, config)
         layout = plan(config, world, vocab)
         self.expected = expect(config, layout, vocab, self.device)

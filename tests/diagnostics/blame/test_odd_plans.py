@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.replay import Variant, measured, replay
 from holdfast.diagnostics.steps.shape import Meeting
 from holdfast.diagnostics.steps.span_table import SpanTable
-from holdfast.plan.plan import Plan
+from holdfast.plan.plan import Mesh, Plan
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -32,6 +34,13 @@ def steps_of(name: str, culprits: list[Culprit], tp: int = 1) -> tuple[SpanTable
 def graphs_of(table: SpanTable, plan: Plan) -> list[Graph]:
     # As a controller has it: from its bytes.
     return list(graphs(table, decode_plan(encode_plan(plan)), plan.mesh.world))
+
+
+def test_pipeline_ranks_that_differ_in_tp_are_not_compared() -> None:
+    table, plan = steps_of("merak", [])
+    unlike = replace(plan, mesh=Mesh.of(pp=PP, dp=DP, tp=2, tps=(2, *[1] * (PP - 1))))
+    assert len(graphs_of(table, plan)) == 5
+    assert graphs_of(table, unlike) == []
 
 
 def blame_of(name: str, culprits: list[Culprit]) -> Blame:

@@ -158,6 +158,20 @@ def test_groups_of_an_axis_partition_the_ranks(sizes: list[int]) -> None:
             assert all(other == others[0] for other in others)
 
 
+def test_pipeline_ranks_may_differ_in_tp() -> None:
+    mesh = Mesh.of(pp=3, dp=2, tp=4, tps=(1, 4, 2))
+    assert mesh.world == 2 * (1 + 4 + 2)
+    assert [mesh.rank(**mesh.coordinate(rank)) for rank in range(mesh.world)] == list(range(mesh.world))
+    assert [mesh.coordinate(rank)["pp"] for rank in range(mesh.world)] == [0] * 2 + [1] * 8 + [2] * 4
+    assert mesh.coordinate(7) == {"pp": 1, "dp": 1, "tp": 1}
+    assert mesh.coordinate(13) == {"pp": 2, "dp": 1, "tp": 1}
+    with pytest.raises(ValueError, match="stand in lines"):
+        mesh.groups("pp")
+    for wrong in ((1, 2), (1, 0, 4), (1, 2, 2)):
+        with pytest.raises(ValueError, match="with one for each"):
+            Mesh.of(pp=3, tp=4, tps=wrong)
+
+
 @pytest.mark.parametrize("bad", [(("pp", 0),), (("pp", 2), ("pp", 2))])
 def test_senseless_meshes_are_refused(bad: tuple[tuple[str, int], ...]) -> None:
     with pytest.raises(ValueError, match="every axis once"):

@@ -30,6 +30,9 @@ def plans(draw: st.DrawFn) -> Plan:
         orders.append(numbered(order, pipes))
     stages = draw(st.lists(st.builds(Layers, *[st.integers(0, 2**31)] * 3), max_size=4))
     mesh = Mesh.of(pp=draw(st.integers(1, 64)), dp=draw(st.integers(1, 999)), cp=draw(st.integers(1, 4)))
+    if draw(st.booleans()):
+        tps = tuple(draw(st.lists(st.integers(1, 8), min_size=2, max_size=8)))
+        mesh = Mesh.of(pp=len(tps), dp=mesh.size("dp"), tp=max(tps), tps=tps)
     ranks = draw(st.lists(st.integers(0, 63), min_size=1, max_size=4))
     replicas = (tuple(ranks),) * (pipes - 1)
     return Plan(draw(st.text(max_size=20)), mesh, tuple(stages), draw(st.integers(0, 9999)), tuple(orders), replicas)

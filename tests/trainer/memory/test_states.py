@@ -13,13 +13,14 @@ from holdfast.trainer.memory.choices import alternatives, next_that_fits, settin
 from holdfast.trainer.memory.expected import Expected, expect
 from holdfast.trainer.memory.states import paper_bytes
 from holdfast.trainer.memory.words import ranks_of, table
+from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan, vocab_of
 
 
 def expected(*argv: str, device: str = "cpu") -> Expected:
     config = parse([*argv])
     parallel, vocab = config.parallel, vocab_of(config.data.tokenizer)
-    world = parallel.pp * max(1, parallel.dp) * parallel.tp
+    world = max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
     return expect(config, plan(config, world, vocab), vocab, device)
 
 
@@ -142,3 +143,8 @@ def test_bad_input_is_one_line_without_torch(argv: list[str]) -> None:
         [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=120, cwd=REPOSITORY
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_pipeline_ranks_of_unlike_tp_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parallel\.stage_tp has several: set parallel\.tp instead"):
+        expected("--pp", "2", "--set", "parallel.stage_tp=[1, 2]")

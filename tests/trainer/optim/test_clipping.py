@@ -25,7 +25,7 @@ def optimizer(clip_norm: float, on_device: bool) -> tuple[Optimizer, list[nn.Par
     shards = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(1))]
     layout = TrainerLayout(1, 1, 1, 1, 1)
     axis = SimpleNamespace(get_group=lambda: None)
-    mesh: Any = SimpleNamespace(layout=layout, pp_rank=0, device=torch.device("cpu"), dp=axis, tp=axis)
+    mesh: Any = SimpleNamespace(layout=layout, pp_rank=0, device=torch.device("cpu"), whole_stages=axis.get_group)
     slices = [Slice(str(n), one, one, 1, False, False, False) for n, one in enumerate(shards)]
     made = Optimizer(OptimConfig(clip_norm=clip_norm), slices, mesh, lambda: None)
     assert made.holds_all

@@ -60,8 +60,11 @@ def test_a_tied_embedding_is_held_by_two_stages_of_a_pipeline() -> None:
 
 
 def test_pipes_hold_replicas() -> None:
-    found = held("parallel.pp=4", "parallel.dp=1", "parallel.schedule=chimera", "parallel.chunks=4", "model.tied=true")
-    assert (found[MATRIX].copies, found[EMBEDDING].copies) == (4, 8)
+    """Four of each, whole or cut; a tied embedding has as many in the other stage."""
+    pipes = ("parallel.pp=4", "parallel.dp=1", "parallel.schedule=chimera", "parallel.chunks=4", "model.tied=true")
+    for zero, copies in ((0, (4, 8)), (1, (1, 2))):
+        found = held(*pipes, f"parallel.zero={zero}")
+        assert (found[MATRIX].copies, found[EMBEDDING].copies) == copies
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "dp-kfac stages": ((2, 2, 1), ["parallel.zero=0", "optim.name=dp-kfac", "optim.kfac_owners=round-robin"]),
     "bfloat16": ((1, 2, 1), ["parallel.zero=1", "train.dtype=bfloat16"]),
 }
+UNLIKE: dict[str, tuple[list[int], list[str]]] = {
+    "unlike tp": ([1, 2], ["model.tied=true"]),
+    "unlike tp sequence": ([4, 2], ["parallel.sequence=true", "parallel.shard_vocabulary=true"]),
+    "unlike tp replicas": ([2, 1], ["parallel.dp=2", "parallel.zero=1", "parallel.schedule=gpipe"]),
+}
 FAST = ("tp", "zero 1")
 
 
@@ -79,10 +84,16 @@ def alone() -> Iterator[Zygote]:
 
 
 def check(alone: Zygote, tiny: list[str], folder: Path, name: str) -> None:
-    layout, settings = CASES[name]
+    if name in UNLIKE:
+        tps, settings = UNLIKE[name]
+        layout, settings = (len(tps), 1, 1), [*settings, f"parallel.stage_tp={tps}"]
+        world = sum(tps) * (1 + ("parallel.dp=2" in settings))
+    else:
+        layout, settings = CASES[name]
+        world = layout[0] * layout[1] * layout[2]
+    laid = ["--pp", str(layout[0])] if name in UNLIKE else mesh(*layout)
     sizes = [f"{key}={value}" for key, value in LARGE.items()]
-    argv = [*tiny, *(word for setting in (*sizes, *settings) for word in ("--set", setting)), *mesh(*layout)]
-    world = layout[0] * layout[1] * layout[2]
+    argv = [*tiny, *(word for setting in (*sizes, *settings) for word in ("--set", setting)), *laid]
     counted = expected = 0
     for attempt in range(2):  # on a busy machine TCP sends a packet twice now and then
         done = alone.run("counting:wire", world, folder / str(attempt), args={"argv": argv, "steps": STEPS})
@@ -104,7 +115,7 @@ def test_bytes_are_those_of_the_formula(alone: Zygote, tiny: list[str], tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if name not in FAST])
+@pytest.mark.parametrize("name", [name for name in (*CASES, *UNLIKE) if name not in FAST])
 def test_bytes_of_all_forms(alone: Zygote, tiny: list[str], tmp_path: Path, name: str) -> None:
     check(alone, tiny, tmp_path, name)
 

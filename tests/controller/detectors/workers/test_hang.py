@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.detectors.workers.hang import HangDetector
+from holdfast.controller.detectors.workers.standstill import _line
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 from tests.controller.support.standstills import OPTIONS, STEPS, at, frozen, seen, standing
@@ -31,6 +32,17 @@ def late(ranks: RankTable, rank: int, **change: object) -> None:
     }  # fmt: skip
     values |= {"activity": seen(float(change.get("progress_age", 1.6)))} | change  # type: ignore[arg-type]
     ranks.update(t.WorkerSample(rank, 1, 1, **values), 50.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("sizes", "members"), [((2, 1, 2), (0, 1, 2)), ((1, 1, 3), (1,))])
+def test_a_message_between_unlike_tp_concerns_the_whole_pipeline(
+    sizes: tuple[int, int, int], members: tuple[int, ...]
+) -> None:
+    """Three ranks: in a mesh of tp 1 and 2 no rank has one of its own in the other stage."""
+    ranks = RankTable(3)
+    for rank, place in enumerate([(0, 0, 0), (1, 0, 0), (1, 0, 1)] if sizes[0] == 2 else [(0, 0, r) for r in range(3)]):
+        ranks.update(t.WorkerSample(rank, 1, 100 + rank, coordinate=place, sizes=sizes), 50.0)
+    assert _line(ranks, 1, "pp:recv", {}) == members
 
 
 def found(ranks: RankTable, steps: list[float] = STEPS, now: float = 50.05) -> list[tuple[str, str]]:

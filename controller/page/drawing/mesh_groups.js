@@ -10,7 +10,8 @@ export function groupsOf(ranks, at) {
   if (!ranks.sizes || at < 0) return null;
   const { pp, dp, tp } = ranks;
   // Where pipeline ranks differ in tp, no rank has its own in the next stage: a pipeline is all that dp has in common.
-  const isUnlike = ranks.sizes.reduce((all, size) => all * size, 1) !== ranks.rank.length;
+  const [stages, replicas, widest] = ranks.sizes;
+  const isUnlike = stages * replicas * widest !== ranks.rank.length;
   /** @type {{ tp: number[], dp: number[], pp: number[] }} */
   const found = { tp: [], dp: [], pp: [] };
   for (let i = 0; i < ranks.rank.length; i++) {

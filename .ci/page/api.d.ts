@@ -512,6 +512,8 @@ declare namespace Api {
     predicted_s: number;
     measured_bubble: number;
     predicted_bubble: number;
+    incomplete: number[];
+    left_out: number;
     text: string;
     ranks: LateRank[];
     times: ActionTime[];

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.base.bounds import MAX_COUNT
+from holdfast.base.bounds import MAX_COUNT, MAX_SPAN_STEP
 from holdfast.base.errors import UsageError
 from holdfast.base.json_text import encode
 from holdfast.controller.http.answer import answer, small
@@ -17,8 +17,10 @@ from holdfast.diagnostics.timeline import timeline
 from holdfast.diagnostics.timeline.beside import beside
 from holdfast.diagnostics.timeline.lanes import lanes
 
-First = Annotated[int, Query(ge=-1, description="First step; -1: the oldest in memory.")]
-Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have reported.")]
+First = Annotated[int, Query(ge=-1, le=MAX_SPAN_STEP, description="First step; -1: the oldest in memory.")]
+Last = Annotated[
+    int, Query(ge=-1, le=MAX_SPAN_STEP, description="Last step; -1: the newest that all ranks have reported.")
+]
 
 
 class SlowPoints(BaseModel):
@@ -177,7 +179,9 @@ class ActionTime(BaseModel):
     kind: str
     stage: int = Field(description="Of a message the stage that receives it.")
     seconds: float
-    samples: int = Field(description="Spans behind it; of a message, those whose receiver was waiting.")
+    samples: int = Field(
+        description="Spans behind it; of a message those whose receiver was waiting, of sums and gathers all."
+    )
 
 
 class Predicted(BaseModel):
@@ -194,7 +198,9 @@ class Predicted(BaseModel):
     predicted_s: float
     measured_bubble: float = Field(description="Share of that time in which a rank computes nothing, over all ranks.")
     predicted_bubble: float
-    text: str = Field(description="The rank with the largest delay of its own, in one line.")
+    incomplete: list[int] = Field(description="Ranks that lack spans of computations: lengths then say nothing.")
+    left_out: int = Field(description="Ranks that took one of too many orders to be predicted.")
+    text: str = Field(description="What is missing, or the rank with the largest delay of its own, in one line.")
     ranks: list[LateRank]
     times: list[ActionTime]
     kinds: list[str]
@@ -264,8 +270,12 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
     async def predicted(
         request: Request,
         job: Job,
-        step: Annotated[int, Query(ge=-1, description="-1: the newest that all ranks have reported.")] = -1,
-        times_of: Annotated[int, Query(ge=-1, description="Step whose medians are the times; -1: the same.")] = -1,
+        step: Annotated[
+            int, Query(ge=-1, le=MAX_SPAN_STEP, description="-1: the newest that all ranks have reported.")
+        ] = -1,
+        times_of: Annotated[
+            int, Query(ge=-1, le=MAX_SPAN_STEP, description="Step whose medians are the times; -1: the same.")
+        ] = -1,
         ranks: Annotated[str, Query(max_length=400, description='Ranks, as "0-3,8"; empty: all.')] = "",
     ) -> Response:
         chosen = parse_ranks(ranks)

@@ -270,7 +270,7 @@ def incident_doc(i: Incident) -> Json:
         "source": i.source or None,
         "restore_s": i.restore_s,
         "restored_bytes": i.restored_bytes or None,
-        "restore_sent_bytes": i.restore_sent_bytes if i.restored_bytes else None,
+        "restore_sent_bytes": i.restore_sent_bytes,
         "imports_s": i.imports_s,
         "hint": i.hint or None,
         "generation_from": i.generation_from,

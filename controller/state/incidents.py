@@ -49,7 +49,7 @@ class Incident:
     source: str = ""
     restore_s: float | None = None
     restored_bytes: int = 0
-    restore_sent_bytes: int = 0
+    restore_sent_bytes: int | None = None
     imports_s: float | None = None  # what rank 0's own imports took of the recovery
     frameworks: str = ""  # among them, separated by commas
     closed: float | None = None

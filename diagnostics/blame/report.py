@@ -30,6 +30,13 @@ MOST_SPANS = 2_000_000
 _NOTHING = "no step with the spans of all stages: wait for some steps, or request others"
 
 
+def _nothing(shape: JobShape) -> str:
+    plan = shape.decoded()
+    if plan is not None and plan.mesh.tps:
+        return "pipeline ranks differ in tp (parallel.stage_tp): no rank has another of its place to be compared with"
+    return _NOTHING
+
+
 def world_of(table: SpanTable, shape: JobShape) -> int:
     return max(int(table.rank.max()) + 1 if len(table) else 0, len(shape.nodes) * shape.nproc)
 
@@ -77,7 +84,7 @@ def report(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> J
     """Blame as JSON-able data; unknown numbers are None. Raises NotFound where there are no spans to use."""
     blame = blame_of(table, shape, limits)
     if blame is None:
-        raise NotFound(_NOTHING)
+        raise NotFound(_nothing(shape))
     return to_json(blame, shape)
 
 
@@ -85,7 +92,7 @@ def heat_report(table: SpanTable, shape: JobShape) -> Json:
     """Heat maps as JSON-able data, likewise."""
     found = heat_of(table, shape)
     if found is None:
-        raise NotFound(_NOTHING)
+        raise NotFound(_nothing(shape))
     return {
         "job": shape.job,
         "name": shape.name,

@@ -22,6 +22,7 @@ from holdfast.plan.plan import BACKWARDS, COMPUTE, SENDS, SPANS, Action, Op
 
 WorkKey = tuple[Op, int, Fraction]
 """Op, stage, how many micro-batches at once."""
+_ONE = Fraction(1)
 TogetherKey = tuple[Op, int, int]
 """Op, stage, which time in the step."""
 
@@ -33,8 +34,8 @@ class ActionTimes:
     work: dict[WorkKey, float]
     together: dict[TogetherKey, float]
     messages: dict[tuple[Op, int], float]
-    samples: dict[tuple[Op, int], int]
-    """Spans behind each median, by op and stage; of a message's op, messages."""
+    samples: dict[WorkKey, int]
+    """Spans behind each median; of a message's op, messages, and of what replicas do together all spans, as share 1."""
     pipes: int = 1
 
     def duration(self, action: Action) -> float:
@@ -60,7 +61,7 @@ def action_times(seen: StepActions) -> ActionTimes:
             by_work[action.op, action.stage, action.share].append(row)
         elif action.op in TOGETHER:
             by_turn[_turn(action, seen.plan.pipes)].append(row)
-    samples: dict[tuple[Op, int], int] = defaultdict(int)
+    samples: dict[WorkKey, int] = defaultdict(int)
     work = {}
     for key, rows in by_work.items():
         known = _known(took[rows])
@@ -70,17 +71,17 @@ def action_times(seen: StepActions) -> ActionTimes:
                 f"choose another step"
             )
         work[key] = float(np.median(known)) if len(known) else 0.0
-        samples[key[:2]] += len(known)
+        samples[key] += len(known)
     together = {}
     for turn, rows in by_turn.items():
         known = _known(took[rows])
         together[turn] = float(known.min()) if len(known) else 0.0
-        samples[turn[:2]] += len(known)
+        samples[turn[0], turn[1], _ONE] += len(known)
     messages = _messages(seen, samples)
     return ActionTimes(work, together, messages, dict(samples), seen.plan.pipes)
 
 
-def _messages(seen: StepActions, samples: dict[tuple[Op, int], int]) -> dict[tuple[Op, int], float]:
+def _messages(seen: StepActions, samples: dict[WorkKey, int]) -> dict[tuple[Op, int], float]:
     found: dict[tuple[Op, int], list[Floats]] = defaultdict(list)
     for wire in seen.wires.values():
         for receive, send in wire.messages:
@@ -93,7 +94,7 @@ def _messages(seen: StepActions, samples: dict[tuple[Op, int], int]) -> dict[tup
             found[action.op, action.stage].append(_known(np.where(waited, under_way, np.nan)))
     known = {key: np.concatenate(parts) for key, parts in found.items()}
     for key, values in known.items():
-        samples[key] = len(values)
+        samples[*key, _ONE] = len(values)
     usual = _median(list(known.values()), 0.0)
     of_op = {op: _median([v for key, v in known.items() if key[0] is op], usual) for op, _ in known}
     return {key: _median([values], of_op[key[0]]) for key, values in known.items()}

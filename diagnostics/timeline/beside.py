@@ -1,11 +1,13 @@
-"""A measured step beside its prediction, as data that can be sent and shown: numbers, lanes, and who was late. Pure."""
+"""A measured step beside its prediction, as data that can be sent and shown: numbers, lanes, late ranks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.base.errors import NotFound
 from holdfast.diagnostics.steps.job_shape import JobShape
@@ -17,11 +19,14 @@ from holdfast.diagnostics.timeline.step_actions import TIMED, StepActions, step_
 from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Op, Plan
 
 Json = dict[str, Any]
+Bools = npt.NDArray[np.bool_]
 
 DRAWN = COMPUTE | {Op.REDUCE_GRAD}
 """What lanes show: computations and sums."""
 SHOWN_S = 5e-5
 """A delay below this is none: texts give tenths of a millisecond."""
+MOST_SHOWN = 40_000
+"""Predicted spans in one answer."""
 NO_PLAN = "this job has no plan to predict from: only `holdfast train` (holdfast.trainer) reports one"
 
 
@@ -31,7 +36,8 @@ def beside(
     times_from: Callable[[], SpanTable] | None = None,
     ranks: Sequence[int] = (),
 ) -> Json:
-    """The newest step of a table beside its prediction; the answer has the lanes and rows of `ranks` (none: of all).
+    """The newest whole step of a table beside its prediction; the answer has the lanes and rows of `ranks` (none: of
+    all). Where no step is whole, the newest, and the text says what is missing.
 
     `times_from` gives the spans of the step whose medians are the times; None: this step's own. NotFound for a job
     without a plan, for spans that are missing, and for ranks that are not the job's.
@@ -39,15 +45,17 @@ def beside(
     plan = shape.decoded()
     if plan is None:
         raise NotFound("the job's plan is of a newer version than this program" if shape.plan else NO_PLAN)
-    seen = _newest(table, plan)
-    base = seen if times_from is None else _newest(times_from(), plan)
+    seen = _newest(table, plan, "this step")
+    base = seen if times_from is None else _newest(times_from(), plan, "the step whose times are to be taken")
     times = action_times(base)
-    found = predict(seen, times)
+    found = predict(seen, times, ranks)
     rows = [(g, late) for g, one in enumerate(found) for late in lateness(seen, times, one)]
     wanted = set(ranks) or {late.rank for _, late in rows}
     shown = sorted(((g, late) for g, late in rows if late.rank in wanted), key=lambda row: row[1].rank)
     if not shown:
         raise NotFound(f"no such ranks: the job's plan has ranks 0 to {plan.mesh.world - 1}")
+    world = plan.mesh.world
+    left_out = world - len(rows)
     places = sorted({(g, seen.plan.mesh.coordinate(late.rank).get("pp", 0)) for g, late in shown})
     lane = {place: i for i, place in enumerate(places)}
     return {
@@ -59,7 +67,9 @@ def beside(
         "own_order": any(one.is_own_order for one in found),
         "zero": seen.zero_ns * 1e-9,
         **_lengths(seen, times, found),
-        "text": _headline([late for _, late in rows], seen),
+        "incomplete": [int(rank) for rank in np.unique(seen.ranks[_missing(seen)])],
+        "left_out": left_out,
+        "text": _headline([late for _, late in rows], seen, found, is_own=base is seen),
         "ranks": [
             _row(late, seen) | {"lane": lane[g, seen.plan.mesh.coordinate(late.rank).get("pp", 0)]} for g, late in shown
         ],
@@ -68,11 +78,31 @@ def beside(
     }
 
 
-def _newest(table: SpanTable, plan: Plan) -> StepActions:
+def _newest(table: SpanTable, plan: Plan, which: str) -> StepActions:
     table = table.newest_generation()
     if not len(table):
-        raise NotFound("no spans of this step")
-    return step_actions(table, plan, int(table.step.max()))
+        raise NotFound(f"no spans of {which}")
+    newest = None
+    for step in np.unique(table.step)[::-1].tolist():
+        try:
+            seen = step_actions(table, plan, step)
+        except NotFound:
+            if newest is None and step == table.step.min():
+                raise
+            continue
+        if not _missing(seen).any():
+            return seen
+        newest = newest or seen
+    assert newest is not None
+    return newest
+
+
+def _missing(seen: StepActions) -> Bools:
+    """(pipeline ranks, lines): whether a computation has no span."""
+    found = np.zeros(seen.ranks.shape, np.bool_)
+    for row in seen.of(COMPUTE):
+        found[seen.rows[row][0]] |= np.isnan(seen.start[row])
+    return found
 
 
 def _lengths(seen: StepActions, times: ActionTimes, found: Sequence[Prediction]) -> Json:
@@ -127,6 +157,13 @@ def own_text(late: Late, action: Action) -> str:
     what, ms = name_of(action), f"{late.own_s * 1e3:.1f} ms"
     if late.own_s < SHOWN_S:
         return "no delay began here"
+    if late.part_s < late.own_s - SHOWN_S:
+        part = f"{what} ended {ms} late, of which it "
+        if late.cause is Cause.MESSAGE:
+            return f"{part}waited {late.part_s * 1e3:.1f} ms for its message from rank {late.peer}"
+        if late.cause is Cause.IDLE:
+            return f"{part}had not begun for {late.part_s * 1e3:.1f} ms, although what it needs was there"
+        return f"{part}took {late.part_s * 1e3:.1f} ms longer than predicted"
     if late.cause is Cause.MESSAGE:
         return f"{what} waited {ms} longer than predicted for its message from rank {late.peer}"
     if late.cause is Cause.IDLE:
@@ -134,26 +171,56 @@ def own_text(late: Late, action: Action) -> str:
     return f"{what} took {ms} longer than predicted"
 
 
-def _headline(rows: Sequence[Late], seen: StepActions) -> str:
-    """The rank with the largest delay of its own, and how many came late after it."""
+def _headline(rows: Sequence[Late], seen: StepActions, found: Sequence[Prediction], is_own: bool) -> str:
+    """What is missing, or the rank with the largest delay of its own, and how many came late after it. `is_own`: the
+    times are the step's own."""
+    if _missing(seen).any():
+        return _what_is_missing(seen, found)
     known = [late for late in rows if late.row >= 0]
     worst = max(known, key=lambda late: late.own_s)
     if worst.own_s < SHOWN_S:
-        return "no action came later than predicted"
+        if not is_own:
+            return "no action came later than predicted"
+        return (
+            "no action came later than by this step's own medians, which contain what was slow all the time: "
+            "predict with the times of an earlier step"
+        )
     half = worst.own_s / 2
     others = sum(late is not worst and late.late_s >= half > late.own_s for late in known)
     text = f"rank {worst.rank}: {own_text(worst, seen.rows[worst.own_row][1])}"
     return f"{text}; {others} other rank{'s' * (others != 1)} came late after it" if others else text
 
 
+def _what_is_missing(seen: StepActions, found: Sequence[Prediction]) -> str:
+    """The first computation, by its predicted start, that has no span."""
+    lost = _missing(seen)
+    rows = [row for row in seen.of(COMPUTE) if np.isnan(seen.start[row]).any()]
+    first = min(rows, key=lambda row: found[0].start[row])
+    coordinate, action = seen.rows[first]
+    rank = seen.ranks[coordinate][np.isnan(seen.start[first])][0]
+    count = int(lost.sum())
+    return (
+        f"step {seen.step} is incomplete, and its length says nothing: {count} rank{'s' * (count != 1)} lack spans of "
+        f"computations, first rank {rank}: {name_of(action)}"
+    )
+
+
 def _times(times: ActionTimes) -> list[Json]:
     """The times behind the prediction."""
-    rows: list[tuple[Op, int, float]] = [(op, stage, took) for (op, stage, _), took in times.work.items()]
-    rows += [(op, stage, took) for (op, stage, _), took in times.together.items()]
-    rows += [(op, stage, took) for (op, stage), took in times.messages.items()]
+    rows = [(op, stage, share, took) for (op, stage, share), took in times.work.items()]
+    turns: dict[tuple[Op, int], list[float]] = {}
+    for (op, stage, _), took in times.together.items():
+        turns.setdefault((op, stage), []).append(took)
+    rows += [(op, stage, Fraction(1), float(np.median(each))) for (op, stage), each in turns.items()]
+    rows += [(op, stage, Fraction(1), took) for (op, stage), took in times.messages.items()]
     return [
-        {"kind": _time_name(op), "stage": stage, "seconds": took, "samples": times.samples.get((op, stage), 0)}
-        for op, stage, took in sorted(rows, key=lambda row: (row[1], list(Op).index(row[0])))
+        {
+            "kind": _time_name(op) + (f" of {share} micro-batches" if share != 1 else ""),
+            "stage": stage,
+            "seconds": took,
+            "samples": times.samples.get((op, stage, share), 0),
+        }
+        for op, stage, share, took in sorted(rows, key=lambda row: (row[1], list(Op).index(row[0]), row[2]))
     ]
 
 
@@ -172,6 +239,8 @@ def _columns(seen: StepActions, found: Sequence[Prediction], places: Sequence[tu
     for lane, (g, coordinate) in enumerate(places):
         one = found[g]
         mine = sorted((row for row in drawn if seen.rows[row][0] == coordinate), key=lambda row: one.start[row])
+        if len(columns["lane"]) + len(mine) > MOST_SHOWN:
+            break
         for row in mine:
             action = seen.rows[row][1]
             columns["lane"].append(lane)

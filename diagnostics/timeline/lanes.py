@@ -38,6 +38,7 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
     zero = int(chosen.start.min())
     order = np.lexsort((-chosen.end, chosen.start, chosen.rank))  # what lies in another comes after it
     chosen = chosen.take(order)
+    plan = shape.decoded()
     arrows, waited = _meetings(table.of_steps(first, last), shape, chosen, zero)
     return {
         "job": shape.job,
@@ -46,7 +47,7 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
         "last": last,
         "ranks": reported.tolist(),
         "left_out": len(np.unique(table.rank) if not ranks else set(ranks)) - len(reported),
-        "planned": bool(shape.plan),
+        "planned": plan is not None and not plan.mesh.tps,
         "kinds": list(chosen.kinds),
         "groups": list(chosen.groups),
         "rank": chosen.rank.tolist(),

@@ -1,12 +1,13 @@
 """Which action came later than its prediction, on which rank, and where the delay began. Pure.
 
-An action is *late* by the difference of its measured and its predicted end. Most lateness is passed on: whoever needs
-the result is late as well. So each action also has a delay of its own: the time from when it could have begun (its
-rank was free and what it needs was there, as measured) to its end, less the duration that was predicted.
+An action is *late* by the difference of its measured and its predicted end. Most lateness is passed on: an action that
+needs the result is late as well. So each action also has a delay of its own: the time from when it could have begun
+(its rank was free and what it needs was there, as measured) to its end, less the duration that was predicted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,6 +42,8 @@ class Late:
     """... and the one with the largest delay of its own."""
     own_s: float
     cause: Cause
+    part_s: float
+    """How much of that delay is of this cause: the largest part."""
     peer: int
     """The rank that sent the late message; -1: another cause."""
 
@@ -63,11 +66,11 @@ def lateness(seen: StepActions, times: ActionTimes, predicted: Prediction) -> li
             name, row, own_row = int(seen.ranks[rank, line]), int(worst[column]), int(most[column])
             values = float(late[row, column]), float(own[own_row, column])
             if np.isnan(values).any():
-                found.append(Late(name, -1, 0.0, -1, 0.0, Cause.LONGER, -1))
+                found.append(Late(name, -1, 0.0, -1, 0.0, Cause.LONGER, 0.0, -1))
                 continue
-            cause, send = _cause(own_row, column, (start, end, ready, took), messages)
+            cause, part, send = _cause(own_row, column, (start, end, ready, took), messages)
             peer = int(seen.ranks[seen.rows[send][0], line]) if send >= 0 else -1
-            found.append(Late(name, row, values[0], own_row, values[1], cause, peer))
+            found.append(Late(name, row, values[0], own_row, values[1], cause, part, peer))
     return found
 
 
@@ -111,21 +114,26 @@ def _ready(
                 # A receive that began after its message was due says nothing of when that came.
                 late = end[receive] - np.fmax(due, start[receive])
                 messages.setdefault(row, []).append((late, send))
-    for row in seen.of(TOGETHER):
-        ready[row] = np.fmax(ready[row], _last_to_come(seen, row)[predicted.lines])
+    for rows in _done_together(seen):
+        came = _last_to_come(seen, rows)[predicted.lines]
+        for row in rows:
+            ready[row] = np.fmax(ready[row], came)
     return ready, messages
 
 
-def _last_to_come(seen: StepActions, row: int) -> Floats:
-    """(all lines,): when the last of those that do an action together began it."""
-    action, pipes = seen.rows[row][1], seen.plan.pipes
-    same = [
-        other
-        for other in seen.of(frozenset({action.op}))
-        if action.op is Op.REDUCE_GRAD
-        and (seen.rows[other][1].stage, seen.rows[other][1].turn // pipes) == (action.stage, action.turn // pipes)
-    ]
-    began: Floats = np.fmax.reduce(seen.start[same or [row]], axis=0)
+def _done_together(seen: StepActions) -> Iterable[list[int]]:
+    """Rows of what replicas do together: a sum is one of all pipes, a gathering of one."""
+    found: dict[tuple[Op, int, int], list[int]] = {}
+    for row in seen.of(TOGETHER):
+        action = seen.rows[row][1]
+        turn = action.turn // seen.plan.pipes if action.op is Op.REDUCE_GRAD else -1 - row
+        found.setdefault((action.op, action.stage, turn), []).append(row)
+    return found.values()
+
+
+def _last_to_come(seen: StepActions, rows: list[int]) -> Floats:
+    """(all lines,): when the last of those that do these rows together began."""
+    began: Floats = np.fmax.reduce(seen.start[rows], axis=0)
     if "dp" not in seen.axes:
         return began
     folded = np.where(np.isnan(began), -np.inf, began).reshape(seen.sizes)
@@ -135,8 +143,8 @@ def _last_to_come(seen: StepActions, row: int) -> Floats:
 
 def _cause(
     row: int, column: int, parts: tuple[Floats, Floats, Floats, Floats], messages: Messages
-) -> tuple[Cause, int]:
-    """What most of the delay of an action is, and the row of the send if it is a message's."""
+) -> tuple[Cause, float, int]:
+    """What most of the delay of an action is, how much of it that is, and the row of the send if it is a message's."""
     start, end, ready, took = parts
     began_late = float(start[row, column] - ready[row, column])
     longer = float(end[row, column] - start[row, column] - took[row])
@@ -145,6 +153,7 @@ def _cause(
         default=(0.0, -1),
     )
     by_message = min(late, began_late) if late > 0 else 0.0
-    if by_message > max(longer, began_late - by_message):
-        return Cause.MESSAGE, send
-    return (Cause.LONGER if longer >= began_late - by_message else Cause.IDLE), -1
+    idle = began_late - by_message
+    if by_message > max(longer, idle):
+        return Cause.MESSAGE, by_message, send
+    return (Cause.LONGER, longer, -1) if longer >= idle else (Cause.IDLE, idle, -1)

@@ -87,7 +87,11 @@ class StepActions:
 
 
 def step_actions(table: SpanTable, plan: Plan, step: int) -> StepActions:
-    """From the spans of any steps, of one generation. NotFound where a step has no computation of the plan."""
+    """From the spans of any steps, of one generation. NotFound where a step has no computation of the plan, and for
+    pipeline ranks that differ in tp: their ranks have no lines.
+    """
+    if plan.mesh.tps:
+        raise NotFound("pipeline ranks differ in tp (parallel.stage_tp): their steps cannot be predicted")
     mesh = plan.mesh
     names = [name for name, _ in mesh.axes]
     axes = tuple(name for name in names if name != "pp")

@@ -187,7 +187,8 @@ def _command(words: list[str]) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        where = getattr(getattr(error, "ctx", None), "command_path", "holdfast")
+        command = f"holdfast {words[0]}" if words and words[0] in _ENTRIES else "holdfast"
+        where = getattr(getattr(error, "ctx", None), "command_path", command)
         return _fail(f"{message()} See `{where} --help`.", getattr(error, "exit_code", 2))
 
 

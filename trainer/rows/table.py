@@ -65,11 +65,11 @@ TECHNIQUES = {
                   "the first stages of a pipeline run out of memory before the last", recompute.by_stage),
         Technique("C9d", "Merak: tensor parallelism in sub-batches", "Lai et al., TPDS 2023",
                   "tp ranks wait for their sums, and a micro-batch has two samples or more", sub_pipelined.parts),
+        Technique("C11", "DP-KFAC", "Zhang et al., arXiv 2206.15143",
+                  "steps are dear, and matrices small enough to invert", second_order.dp_kfac),
         Technique("C12", "Partial backward", "Rana et al., DistributedML 2021",
                   "several jobs share GPUs, and gradients of fewer data will do for the first layers",
                   replicas.partial_backward),
-        Technique("C11", "DP-KFAC", "Zhang et al., arXiv 2206.15143",
-                  "steps are dear, and matrices small enough to invert", second_order.dp_kfac),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "pipeline ranks differ in tp, a tensor must move", transfers.resharding),
     )

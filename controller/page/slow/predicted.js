@@ -1,4 +1,4 @@
-// A step beside what the job's plan predicts for it: asks for it, and shows its numbers and who was late.
+// A step beside what the job's plan predicts for it: requests it, and shows its numbers and which ranks were late.
 
 import { getLarge } from "../base/api.js";
 import { byId, fill, make, setText } from "../base/dom.js";

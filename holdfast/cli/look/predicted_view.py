@@ -1,6 +1,8 @@
-"""A step beside its prediction, as text: the numbers, who was late, and the times behind it."""
+"""A step beside its prediction, as text: the numbers, and which ranks were late."""
 
 from holdfast.cli.common import output
+
+_ROWS = 64
 
 
 def show(found: output.Json) -> None:
@@ -20,10 +22,15 @@ def show(found: output.Json) -> None:
     console.print(table)
     console.print(output.text(found["text"]), soft_wrap=True)
     ranks = output.table("RANK", ">LATEST", "WHICH", ">OWN DELAY", "WHICH")
-    for row in found["ranks"]:
+    worst = sorted(found["ranks"], key=lambda row: (row["own_s"] is None, -(row["own_s"] or 0.0)))
+    for row in worst[:_ROWS]:
         late, own = _signed(row["late_s"]), _signed(row["own_s"])
         ranks.add_row(str(row["rank"]), late, output.text(row["late"]), own, output.text(row["text"]))
     console.print(ranks)
+    if len(worst) > _ROWS:
+        console.print(f"the worst {_ROWS} of {len(worst)} ranks; --json has all")
+    if found["left_out"]:
+        console.print(f"{found['left_out']} more ranks each took an order of their own and were not predicted")
 
 
 def _ms(seconds: float) -> str:
@@ -31,4 +38,4 @@ def _ms(seconds: float) -> str:
 
 
 def _signed(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:+.1f} ms"
+    return "-" if seconds is None else f"{round(seconds * 1e3, 1) + 0.0:+.1f} ms"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.base.bounds import MAX_SPAN_STEP
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import parse_whole
 from holdfast.cli.common import output
@@ -21,7 +22,7 @@ Out = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace. Default: trace.json.")
 ]
 Predicted = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--predicted",
         metavar="STEP",
@@ -29,7 +30,7 @@ Predicted = Annotated[
     ),
 ]
 TimesOf = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--times-of",
         metavar="STEP",
@@ -46,13 +47,13 @@ def timeline(
     output_file: Out = None,
     job: Job = "",
     steps: Steps = "",
-    predicted: Predicted = "",
-    times_of: TimesOf = "",
+    predicted: Predicted = None,
+    times_of: TimesOf = None,
     as_json: Json = False,
 ) -> int:
     """Write the spans of all ranks as a trace for https://ui.perfetto.dev, or compare a step with its prediction."""
-    if predicted or times_of:
-        if not predicted:
+    if predicted is not None or times_of is not None:
+        if predicted is None:
             raise UsageError("--times-of goes with --predicted STEP")
         if steps or output_file:
             raise UsageError(f"--predicted {predicted} writes no trace: leave {'--steps' if steps else '--output'} out")
@@ -86,8 +87,8 @@ def _write(client: Client, folder: Path | None, to: Path, job: str, first: int, 
         trace.write(table, shape, out)
 
 
-def _compare(client: Client, folder: Path | None, job: str, predicted: str, times_of: str, as_json: bool) -> int:
-    step, base = _step("--predicted", predicted), _step("--times-of", times_of) if times_of else -1
+def _compare(client: Client, folder: Path | None, job: str, predicted: str, times_of: str | None, as_json: bool) -> int:
+    step, base = _step("--predicted", predicted), -1 if times_of is None else _step("--times-of", times_of)
     if folder is None:
         check_job(client, job)
     with progress("reading spans"):
@@ -104,8 +105,8 @@ def _step(option: str, text: str) -> int:
     if text == "newest":
         return -1
     number = parse_whole(text)
-    if number is None or number < 0:
-        raise UsageError(f"{option} {text}: write the number of a step, as in 120, or newest")
+    if number is None or not 0 <= number <= MAX_SPAN_STEP:
+        raise UsageError(f"{option} {text!r}: write the number of a step, as in 120, or newest")
     return number
 
 

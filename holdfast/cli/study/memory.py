@@ -24,6 +24,8 @@ _MOST_BYTES = 10**15
 _MOST_RANKS = 1 << 20
 _MOST_ACTIONS = 200_000
 
+_INSTEAD = ("--sample", "--export-hf", "--traffic")
+
 
 def memory(
     context: typer.Context,
@@ -54,9 +56,10 @@ def memory(
     with needs("trainer"):
         from holdfast.trainer.__main__ import parse_all
 
-    config, instead = parse_all(context.args)
-    if instead is not None:
+    if any(word.partition("=")[0] in _INSTEAD for word in context.args):
         raise UsageError("holdfast memory takes settings only: leave out --sample, --export-hf and --traffic")
+    config, instead = parse_all(context.args)
+    assert instead is None
     found = _Found(config, room, kept_back)
     measured = None
     if measure:
@@ -89,7 +92,7 @@ class _Found:
         if limit is not None and limit <= self.reserve:
             raise UsageError(
                 f"--limit is {output.size(limit)}, of which {output.size(self.reserve)} are kept back: "
-                "give more, or a lower --reserve"
+                "raise --limit, or lower --reserve"
             )
         parallel, vocab = config.parallel, vocab_of(config.data.tokenizer)
         world = max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
@@ -205,7 +208,8 @@ def _check_size(world: int, config: Config) -> None:
     if count > _MOST_ACTIONS:
         raise UsageError(
             f"{config.parallel.pp:,} pipeline ranks and train.micro_batches = {config.train.micro_batches:,} are "
-            f"{count:,} computations in a step, {_MOST_ACTIONS:,} at most are simulated; memory is the same with fewer"
+            f"{count:,} computations in a step, {_MOST_ACTIONS:,} at most are simulated; take fewer (with a "
+            "schedule that bounds the micro-batches under way, as 1f1b does, memory is the same)"
         )
 
 

@@ -45,10 +45,15 @@ def run(arguments: Sequence[str], world: int) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-memory-") as folder:
         path = Path(folder) / "memory.json"
-        own = ["--steps", "2", "--store", "", "--set", "parallel.device=cpu", "--set", f"train.memory_path={path}"]
+        # Nothing of the job that these settings are for is touched: its store, metrics, board and rendezvous.
+        unset = ("train.metrics_path=", "train.tensorboard_dir=", "parallel.rendezvous=env", "parallel.device=cpu")
+        chosen = [word for setting in (*unset, f"train.memory_path={path}") for word in ("--set", setting)]
+        own = ["--steps", "2", "--store", "", *chosen]
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nnodes", "1", "--nproc-per-node", str(world)]
         command = [sys.executable, *launcher, "-m", "holdfast.trainer", *arguments, *own]
-        environment = {key: value for key, value in os.environ.items() if key not in _TORCHRUN}
+        environment = {
+            key: value for key, value in os.environ.items() if key not in _TORCHRUN and not key.startswith("HOLDFAST_")
+        }
         _finish(
             subprocess.Popen(
                 command,

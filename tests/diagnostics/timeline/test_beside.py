@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.base.errors import NotFound
 from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.timeline import predicted
 from holdfast.diagnostics.timeline.beside import NO_PLAN, beside
 from holdfast.plan.dynamic import First, jittered, simulate_ready
 from holdfast.plan.plan import Action, Op, Plan
@@ -131,7 +132,7 @@ def test_a_rank_slow_all_the_time_shows_against_the_times_of_an_earlier_step() -
     table = table_of([walk(Walk(plan, took)), walk(Walk(plan, took, longer=slow))], first=5)
     own = beside(table, shape_of(plan))
     assert (own["step"], own["times_of"]) == (6, 6)
-    assert own["text"] == "no action came later than predicted", "its own medians have the slowness in them"
+    assert own["text"].startswith("no action came later than by this step's own medians, which contain what was slow")
     found = beside(table, shape_of(plan), lambda: table.of_steps(5, 5))
     assert (found["step"], found["times_of"]) == (6, 5)
     assert found["text"].startswith("rank 2: forward of micro-batch ")
@@ -233,7 +234,9 @@ def test_only_the_newest_generation_of_a_step_counts() -> None:
     new.generation[:] = 2
     from holdfast.diagnostics.steps.span_table import concatenated
 
-    assert beside(concatenated([old, new]), shape_of(plan))["text"] == "no action came later than predicted"
+    assert beside(concatenated([old, new]), shape_of(plan))["text"].startswith("no action came later than by")
+    assert beside(old, shape_of(plan), lambda: new)["text"].startswith("rank 1: ")
+    assert beside(new, shape_of(plan), lambda: new)["text"] == "no action came later than predicted"
 
 
 @pytest.mark.parametrize(
@@ -257,3 +260,47 @@ def test_what_cannot_be_predicted_is_one_clear_line(change: Any, says: str) -> N
 def test_ranks_that_are_not_the_jobs_are_one_clear_line() -> None:
     with pytest.raises(NotFound, match="ranks 0 to 3"):
         compared(Walk(plan_of(), took), ranks=[9])
+
+
+def test_a_step_that_was_cut_off_is_not_called_clean() -> None:
+    """Rank 2 hung in a backward: no rank has a span that began later. The step before it is whole."""
+    plan = plan_of()
+    rows = walk(Walk(plan, took))
+    (hung,) = (start for rank, action, start, _ in rows if (rank, action.id) == (2, "2B3"))
+    cut = [row for row in rows if row[3] <= hung]
+    found = beside(table_of([cut]), shape_of(plan))
+    assert found["incomplete"] == [0, 1, 2, 3]
+    assert found["text"].startswith("step 0 is incomplete, and its length says nothing: 4 ranks lack spans")
+    whole = beside(table_of([rows, cut]), shape_of(plan))
+    assert (whole["step"], whole["incomplete"]) == (0, [])
+
+
+def test_a_delay_of_two_causes_is_not_given_to_one() -> None:
+    found = compared(Walk(plan_of(), took, away={(0, "1B4"): 0.040}, longer={(0, "1B4"): 0.060}))
+    row = row_of(found, 1)
+    assert row["own_s"] == pytest.approx(0.100)
+    assert row["text"] == (
+        "backward of micro-batch 4 on stage 1 ended 100.0 ms late, of which it took 60.0 ms longer than predicted"
+    )
+
+
+def test_each_time_has_the_spans_behind_it() -> None:
+    """A sum after every micro-batch (ZeRO 2) is one row of all sums of its stage."""
+    found = compared(Walk(plan_of("1f1b", dp=2, zero=2), took, lines=2))
+    sums = [one for one in found["times"] if one["kind"] == "reduce_grad"]
+    assert [(one["stage"], one["samples"]) for one in sums] == [(stage, 2 * M) for stage in range(P)]
+
+
+def test_only_so_many_orders_are_predicted_and_those_of_the_ranks_asked_for_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(predicted, "MOST_ORDERS", 1)
+    alone, moved = axonn_walk()
+    layout = TrainerLayout(P, 2, 1, 1, M, SCHEDULES["axonn"].placement)
+    plan = job_plan(layout, "axonn", P, SCHEDULES["axonn"].build(P, 1, M), ahead=2)
+    kept = walk(Walk(alone, took, message=0.02))
+    rows = [(2 * rank + line, *rest) for line, each in enumerate((moved, kept)) for rank, *rest in each]
+    for rank in (0, 1):
+        found = beside(table_of([rows]), shape_of(plan), ranks=[rank])
+        assert ([row["rank"] for row in found["ranks"]], found["left_out"]) == ([rank], P)
+        assert found["own_order"] is (rank == 0)

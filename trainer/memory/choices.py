@@ -61,6 +61,8 @@ def alternatives(config: Config, world: int, vocab: int, schedules: Collection[s
             layout = plan(one, world, vocab)
         except ConfigError:
             continue
+        if layout.replicas == 1 and one.parallel.zero != config.parallel.zero:
+            continue  # there is nothing to share
         computations = _computed(one, layout)
         if computations is not None:
             smaller = SMALLER ** math.log2(config.train.micro_batch_size / one.train.micro_batch_size)
@@ -141,8 +143,7 @@ def _replicas(config: Config, layout: TrainerLayout, flops: float, samples: int)
 def _variants(config: Config, schedules: Collection[str]) -> Iterator[Config]:
     chosen = config.train.micro_batch_size
     sizes = [chosen] + [chosen // by for by in (2, 4) if chosen % by == 0]
-    # Without replicas there is nothing to share.
-    zeros = dict.fromkeys([config.parallel.zero, *(range(4) if config.parallel.dp > 1 else ())])
+    zeros = dict.fromkeys([config.parallel.zero, *range(4)])
     recomputes = dict.fromkeys([config.train.recompute, *RECOMPUTE, STAGE_AWARE])
     for size in sizes:
         train = replace(config.train, micro_batch_size=size, micro_batches=config.train.micro_batches * chosen // size)

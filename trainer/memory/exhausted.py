@@ -11,6 +11,7 @@ from holdfast.trainer.memory.choices import next_that_fits, settings_of
 from holdfast.trainer.memory.expected import expect
 from holdfast.trainer.memory.words import size, table
 from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.launch import Launch
 from holdfast.trainer.settings.layout import plan, vocab_of
 
@@ -27,7 +28,10 @@ def explain(config: Config, launch: Launch, error: BaseException) -> tuple[list[
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, launch.world, vocab)
     device = "cuda" if torch.cuda.is_available() and config.parallel.device != "cpu" else "cpu"
-    expected = expect(config, layout, vocab, device)
+    try:
+        expected = expect(config, layout, vocab, device)
+    except ConfigError as refused:
+        return [], f"rank {launch.rank} is out of memory; {refused}"
     own = expected.ranks[layout.coordinate(launch.rank)[0]].total
     capacity = _capacity(device, launch)
     limit = min(expected.needs - 1, capacity) if capacity else expected.needs - 1

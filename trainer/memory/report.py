@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ class MemoryReport:
     def close(self) -> None:
         """The run is over, or has failed: nothing is measured any more."""
         if self._left > 0:
+            if self._mesh.device_mesh.get_rank() == 0:
+                print(f"train.memory_path: fewer than {STEPS} steps were done, so nothing was measured", flush=True)
             self._left = 0
             self._gauge.__exit__(None, None, None)
 
@@ -55,8 +59,20 @@ class MemoryReport:
             allocated = max((one["allocated"] for one in those if one["allocated"] is not None), default=None)
             rows.append({"pp": rank, "expected": asdict(kinds), "measured": measured, "allocated": allocated})
             print(beside(rank, asdict(kinds), measured, allocated), flush=True)
-        try:
+        with _refused(self._path):
             Path(self._path).write_text(json.dumps({"steps": STEPS, "ranks": rows}) + "\n")
-        except OSError as error:
-            text = f"train.memory_path {self._path}: {error.strerror}; name a file that can be written"
-            raise ConfigError(text, is_local=True) from None
+
+
+def check_path(path: str) -> None:
+    """ConfigError unless the report can be written there. Leaves what is there as it is."""
+    with _refused(path), open(path, "a"):
+        pass
+
+
+@contextmanager
+def _refused(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        text = f"train.memory_path {path}: {error.strerror}; name a file that can be written"
+        raise ConfigError(text, is_local=True) from None

@@ -207,20 +207,17 @@ def _own_groups(layout: TrainerLayout, rank: int, device: torch.device, timeout:
 def _unlike_groups(
     layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta
 ) -> tuple[DeviceMesh, dist.ProcessGroup]:
-    """(dp, tp) of this rank's pipeline rank, and its whole pipeline, made as `_own_groups` makes groups.
-
-    All ranks make equally many, also where dp and tp have the same one: torch names a group by its members and by how
-    many groups a rank has, and members that call it differently wait for each other for ever.
-    """
+    """(dp, tp) of this rank's pipeline rank, and its whole pipeline, made as `_own_groups` makes groups."""
     pp, dp, _ = layout.coordinate(rank)
     stage = [layout.line(pp, d) for d in range(layout.dp)]
     place = stage[dp].index(rank)
     line = [r for p in range(layout.pp) for r in layout.line(p, dp)]
-    pipeline = everyone() if layout.dp == 1 else group_of(line, timeout, "pp")
-    groups = [
-        group_of([line[place] for line in stage], timeout, "dp"),
-        group_of(stage[dp], timeout, "tp"),
-    ]
+    made = {tuple(range(layout.world)): everyone()}
+    for ranks, name in ((line, "pp"), ([row[place] for row in stage], "dp"), (stage[dp], "tp")):
+        if tuple(ranks) not in made:
+            made[tuple(ranks)] = group_of(ranks, timeout, name)
+    pipeline = made[tuple(line)]
+    groups = [made[tuple(row[place] for row in stage)], made[tuple(stage[dp])]]
     mesh = DeviceMesh.from_group(groups, device.type, torch.tensor(stage), mesh_dim_names=("dp", "tp"))
     return mesh, pipeline
 

@@ -103,14 +103,24 @@ class ContributionMeans:
                 parameter.register_post_accumulate_grad_hook(final)  # type: ignore[no-untyped-call]  # torch's
 
     def _connect(self) -> None:
-        """Meet the others now, group by group in one order. gloo may connect two ranks when they first communicate.
-        That needs the store, which does one thing at a time: ranks that began with different groups would never meet.
+        """Meet the others now, pair by pair and group by group in one order. gloo may connect two ranks when they first
+        communicate, which needs the store, and that does one thing at a time; NCCL makes a communicator for each pair
+        and blocks for both ends. Ranks that began with different ones would never meet.
         """
-        device = next(iter(self._sections.values())).parameters[0].device
-        everyone = torch.zeros(self._group.size(), device=device)
-        dist.all_to_all_single(torch.empty_like(everyone), everyone, group=self._group)
+        one = torch.zeros(1, device=next(iter(self._sections.values())).parameters[0].device)
+        links = {
+            (min(pair), max(pair))
+            for turn in range(self._plan.parts)
+            for q in self._sections
+            for pair in self._plan.receivers(q, turn).items()
+        }
+        for low, high in sorted(links):
+            if self._own == low:
+                dist.send(one, self._ranks[high], self._group)
+            elif self._own == high:
+                dist.recv(one, self._ranks[low], self._group)
         for group in self._groups.values():
-            dist.all_reduce(torch.zeros(1, device=device), group=group)
+            dist.all_reduce(one, group=group)
 
     @property
     def num_bytes(self) -> int:
@@ -191,6 +201,7 @@ class _Section:
         for parameter in self.parameters:
             assert parameter.grad is not None, "a parameter got no gradient"
             grads.append(parameter.grad.flatten().to(self._wide))
+            parameter.grad = None  # the mean takes its place: both at once would be one more of all weights
         with torch.no_grad():
             self.flat = torch.cat(grads).div_(contributors)
         return self.flat

@@ -30,6 +30,7 @@ class DpKfac(UpdateRule):
 
     def __init__(self, config: OptimConfig, targets: Sequence[Target], peers: Peers) -> None:
         self.config, self._peers = config, peers
+        self._device = targets[0].shard.device
         self._matrices = [t for t in targets if is_preconditioned(config, t.name, t.shard.shape)]
         chosen = {id(target) for target in self._matrices}
         others = [target for target in targets if id(target) not in chosen]
@@ -106,8 +107,7 @@ class DpKfac(UpdateRule):
         """nu. In float64, and the same on all ranks."""
         if not self.config.kl_clip:
             return 1.0
-        device = self._matrices[0].shard.device if self._matrices else None
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
         for target, direction in zip(self._matrices, directions, strict=True):
             total += (_grad(target) * direction).sum(dtype=torch.float64)
         pipeline = self._peers.pipeline

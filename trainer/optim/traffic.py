@@ -79,8 +79,8 @@ def held_by(config: Config, layout: TrainerLayout, vocab: int, stage: int) -> It
         yield from norm(f"{name}.norm")
         if model.block == "serial":
             yield from norm(f"{name}.ffn_norm")
-            yield from (HeldParameter(matrix.name, matrix.shape, 0) for matrix in (qkv, *ups))
-            yield from (HeldParameter(matrix.name, matrix.shape, 1) for matrix in (out, down))
+            split = ((qkv, 0), (out, 1), *((up, 0) for up in ups), (down, 1))  # in the order of the module
+            yield from (HeldParameter(matrix.name, matrix.shape, dim) for matrix, dim in split)
         else:
             yield HeldParameter(f"{name}.inward.weight", (sum(m.shape[0] for m in (qkv, *ups)), shape.width), 0)
             yield HeldParameter(f"{name}.outward.weight", (shape.width, out.shape[1] + down.shape[1]), 1)

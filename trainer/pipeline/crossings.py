@@ -85,6 +85,8 @@ class Crossings:
     def receive(self, room: Tensor, peer: int, group: dist.ProcessGroup) -> Going:
         """Post what comes from the tp ranks of `peer` into `room`, this rank's own part."""
         moves = self._moves(peer, self.pp_rank, room)
+        brought = sum(move.unit.shard.count for move, _ in moves if self._rank in move.unit.receivers)
+        assert brought == room.numel(), f"{brought} elements are to come, there is room for {room.numel()}"
         arriving = [_Arriving(move, messages, self._rank, room, self._own(room), group) for move, messages in moves]
         return _Several(arriving)
 

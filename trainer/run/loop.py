@@ -195,7 +195,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     probe.mesh(
         pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp)
     )  # tp: the largest
-    begin_gauging = _memory_report(config, layout, vocab, device) if config.train.memory_path else None
+    begin_gauging = _memory_report(config, layout, vocab, device, launch.rank) if config.train.memory_path else None
     mesh = join(config, launch, layout, device)
     done = finished = False
     trainer = manager = gauged = None
@@ -275,15 +275,17 @@ def _train(
 
 
 def _memory_report(
-    config: Config, layout: TrainerLayout, vocab: int, device: torch.device
+    config: Config, layout: TrainerLayout, vocab: int, device: torch.device, rank: int
 ) -> Callable[[Trainer], MemoryReport]:
     """Work out what ranks will hold, and return what begins to measure it. Before the job's groups exist, beside which
     there could not be those of the pretence."""
     # Late: most runs do without.
     from holdfast.trainer.memory.expected import expect
     from holdfast.trainer.memory.measured import Gauge
-    from holdfast.trainer.memory.report import MemoryReport
+    from holdfast.trainer.memory.report import MemoryReport, check_path
 
+    if rank == 0:
+        check_path(config.train.memory_path)
     expected = expect(config, layout, vocab, device.type)
 
     def begin(trainer: Trainer) -> MemoryReport:

@@ -178,6 +178,8 @@ def _unfit_unlike(config: Config, layout: TrainerLayout) -> str | None:
         return f"{name} needs one replica of each stage, and {schedule.name} has one in each pipe: choose 1f1b"
     if config.train.recompute == STAGE_AWARE:
         return f"{name} holds other bytes in each stage than train.recompute = {STAGE_AWARE} plans with (set full)"
+    if config.train.memory_path:
+        return f"{name} has several tp, and train.memory_path works what ranks hold out for one (leave it out)"
     first, last = layout.tps[layout.rank_of(0)], layout.tps[layout.rank_of(layout.stages - 1)]
     if config.model.tied and config.parallel.shard_vocabulary and first != last:
         return (
@@ -303,6 +305,8 @@ def _unfit_partial_backward(config: Config, pp: int, dp: int, tp: int) -> str | 
         return f"{name} is more than model.layers = {config.model.layers}"
     if config.model.tied:
         return f"{name} has input and output layers with unlike contributors (set model.tied = false)"
+    if OPTIMIZERS[config.optim.name].whole:
+        return f"{name} leaves owners of matrices without products (set optim.name = adamw)"
     return None
 
 

@@ -31,6 +31,12 @@ def settings(config: Config, data_digest: int) -> dict[str, Any]:
         "data.digest": data_digest,
         "optim.name": config.optim.name,
         **{f"optim.{key}": getattr(config.optim, key) for key in OPTIMIZERS[config.optim.name].fixed},
+        # By default it is not named: older checkpoints do not have it.
+        **(
+            {"parallel.partial_backward": config.parallel.partial_backward}
+            if config.parallel.partial_backward > 1
+            else {}
+        ),
         "train.dtype": config.train.dtype,
         "train.seed": config.train.seed,
         "train.micro_batches": config.train.micro_batches,

@@ -65,6 +65,12 @@ UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
             "is more than model.layers = 4",
         ),
         (
+            ["--dp", "2", "--optimizer", "dp-kfac", "--set", "parallel.partial_backward=2", "--set", "parallel.zero=0"],
+            2,
+            "leaves owners of matrices without products (set optim.name = adamw)",
+        ),
+        ([*UNLIKE, "train.memory_path=x"], 3, "train.memory_path works what ranks hold out for one (leave it out)"),
+        (
             ["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", "parallel.zero=3"],
             4,
             "set parallel.zero to 2 or",

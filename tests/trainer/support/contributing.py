@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from holdfast.trainer.optim.contributions import ContributionMeans
+from holdfast.trainer.optim import contributions
 
 
 def steps(folder: Path, argv: list[str], count: int) -> dict[str, Any]:
@@ -20,20 +20,20 @@ def steps(folder: Path, argv: list[str], count: int) -> dict[str, Any]:
     flops = []
     with joined(argv) as rank:
         trainer = rank.trainer()
-        begin = ContributionMeans.begin
+        gather, names = contributions._Section.gather, {id(s.parameter): s.name for s in trainer.slices}
 
-        def watched(self: ContributionMeans) -> None:
-            if len(own) == len(flops):
-                own.append([s.name for s in trainer.slices if s.parameter.grad is not None])
-            begin(self)
+        def watched(self: contributions._Section, contributors: int) -> Tensor:
+            own[-1] += [names[id(parameter)] for parameter in self.parameters]
+            return gather(self, contributors)
 
-        ContributionMeans.begin = watched  # type: ignore[method-assign]
+        contributions._Section.gather = watched  # type: ignore[method-assign]
         for step in range(count):
+            own.append([])
             with FlopCounterMode(display=False) as counter:
                 trainer.gradients(step)
             flops.append(counter.get_total_flops())
             grads: dict[str, Tensor] = {s.name: s.shard.grad.clone() for s in trainer.slices}
             save_file(grads, folder / f"grads-{step}-{rank.launch.rank}.safetensors")
             trainer.optimizer.drop()
-        ContributionMeans.begin = begin  # type: ignore[method-assign]
+        contributions._Section.gather = gather  # type: ignore[method-assign]
     return {"own": own, "flops": flops}

@@ -57,4 +57,8 @@ def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str]
             if kind == "activations" and name == "tp-sub-batches":
                 # Each of 8 layers keeps its share of the sum (2 samples of 16 x 32), which graphs do not save.
                 expected[kind] -= 8 * 2 * 16 * 32 * 4
+            if kind == "gradients" and name.startswith(("zero-2", "pp-chimera-dp-zero2")):
+                # Sums go on beside computation: whole gradients whose sum is late are counted as buffers.
+                assert 0.95 * expected[kind] - 64 <= measured[kind] <= 1.05 * expected[kind] + expected["buffers"]
+                continue
             assert measured[kind] == pytest.approx(expected[kind], rel=0.05, abs=64), f"rank {rank}, {kind}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast.trainer.__main__ import parse
 from holdfast.trainer.optim.host.cuts import UNIT, cut, halves
 from holdfast.trainer.optim.host.lanes import AtOnce, Lane
 from holdfast.trainer.optim.host.states import HostStates
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.settings.config import OptimConfig
-from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.telemetry.totals import Pending
 
@@ -284,21 +282,3 @@ def test_a_rank_of_another_form_than_rows_is_an_error() -> None:
     turned = nn.Parameter(torch.zeros(4, 3).t())
     with pytest.raises(RuntimeError, match="view"):
         HostStates(OptimConfig(state="host"), [Slice("t", turned, turned, 1, False, False, False)], torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (
-            ["optim.name=lamb"],
-            "optim.name = lamb needs whole tensors; set optim.state = device, or optim.name to one of",
-        ),
-        (["optim.name=dp-kfac"], "optim.name = dp-kfac needs whole tensors"),
-        (["optim.bucket=127"], "optim.bucket is 127: must be 128 or more elements"),
-    ],
-)
-def test_what_cannot_be_is_refused_when_settings_are_read(values: Sequence[str], says: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse([word for value in ["optim.state=host", *values] for word in ("--set", value)])
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)

@@ -51,7 +51,8 @@ class AdamW(UpdateRule):
             own = [one for one in elements if one.is_matrix == is_matrix]
             if not own:
                 continue
-            count = torch.tensor(float(applied + 1), device=own[0].values.device)
+            # Not `torch.tensor`, for which the host would wait until the device has taken the number.
+            count = torch.full((), float(applied + 1), device=own[0].values.device)
             # What torch's own `step` calls; it keeps the count of each parameter itself.
             torch._fused_adamw_(
                 [one.values for one in own],

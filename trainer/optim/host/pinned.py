@@ -18,7 +18,8 @@ def pin(tensors: Sequence[Tensor], owner: object) -> None:
     Not torch's own pinned memory, whose sizes are powers of two: that could take twice as much. ConfigError where the
     driver refuses.
     """
-    weakref.finalize(owner, _unpin, done := [])
+    done: list[Tensor] = []
+    weakref.finalize(owner, _unpin, done).atexit = False  # the process returns its memory anyway
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
     for tensor in tensors:
         if not tensor.nbytes:

@@ -190,8 +190,8 @@ def optimizers() -> str:
     rows = []
     for one in OPTIMIZERS.values():
         needs = "`tp = 1`; over replicas `zero = 0`; one pipe" if one.whole else ""
-        rows.append((f"`{one.name}`", one.when, needs))
-    return table(("optimizer", "when", "needs"), rows)
+        rows.append((f"`{one.name}`", one.when, needs, "yes" if one.elementwise else ""))
+    return table(("optimizer", "when", "needs", "`state = host`"), rows)
 
 
 def choice_of_schedule() -> str:

@@ -59,6 +59,8 @@ class Expected:
     """Of the model, each counted once."""
     plan: Plan
     """The computations alone."""
+    host: tuple[int, ...] = ()
+    """By pipeline rank: what the optimizer keeps in host memory, in no kind."""
 
     @property
     def most(self) -> int:
@@ -85,7 +87,7 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
     held = _Held(config, layout, sizes, stages, kept)
     shapes = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
     parameters = [_parameters(config, layout, one) for one in shapes]
-    ranks = []
+    ranks, host = [], []
     for rank, order in enumerate(computations.orders):
         own = [stage for stage, _ in layout.held_by(rank)]
         runs = max(_runs(order, stage) for stage in own)
@@ -94,8 +96,10 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
         names = [(one.name, one.shape) for stage in own for one in shapes[stage]]
         beside = curvature(config, names, layout.replicas)
         of_rank = replace(of_rank, optimizer=of_rank.optimizer + beside)
+        host.append(of_rank.host)
         ranks.append(_kinds(of_rank, held, order, own, device))
-    return Expected(layout, tuple(ranks), sum(p.elements(1) for p in _once(shapes)), computations)
+    parameters_once = sum(p.elements(1) for p in _once(shapes))
+    return Expected(layout, tuple(ranks), parameters_once, computations, tuple(host))
 
 
 def computed(config: Config, layout: TrainerLayout) -> Plan:

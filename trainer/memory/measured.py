@@ -67,12 +67,10 @@ class Gauge:
 
     def result(self) -> Measured:
         """After a step: the optimizer's averages are there."""
-        states = [tensor for piece in self._optimizer.slices for tensor in self._optimizer.state(piece).values()]
-        states += self._optimizer.owned().values()
         return Measured(
             num_bytes(piece.shard for piece in self._optimizer.all),
             self._gradients,
-            num_bytes(states),
+            num_bytes(self._optimizer.states.on_device()),
             self._activations,
             self._gathered,
             torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.trainer.optim.matrices import cost, is_preconditioned, owners
 from holdfast.trainer.settings.config import Config
@@ -36,7 +36,7 @@ class Words:
     gradient: int
     """Of one that adds up over micro-batches where replicas hold parts: float32 for bfloat16."""
     optimizer: int
-    """Of all that the optimizer keeps of one parameter."""
+    """Of all that the optimizer keeps of one parameter, wherever that is."""
     is_coarse: bool
     """Whether the optimizer updates float32 copies."""
 
@@ -66,6 +66,7 @@ class States:
 
     weights: int
     optimizer: int
+    """On the device: all that the optimizer keeps, or room for a bucket of it."""
     gradients: int
     """The most at the end of an action: whole ones that wait to be reduced, and what has been reduced."""
     gathered: int
@@ -74,6 +75,8 @@ class States:
     """Copies of gradients on their way to other replicas, while micro-batches are under way..."""
     at_end: int
     """... and behind the last one, or in the optimizer's step: activations have gone."""
+    host: int = 0
+    """What the optimizer keeps in host memory."""
 
 
 def curvature(config: Config, held: Sequence[tuple[str, Sequence[int]]], replicas: int) -> int:
@@ -109,7 +112,12 @@ def states(config: Config, stages: Sequence[Parameters], replicas: int, micro_ba
     step = 4 * shard * word.is_coarse + (2 * (word.weight if not word.is_coarse else 4) * shard) * (
         config.optim.name == "lamb"
     )
-    kept = States(word.weight * shard, word.optimizer * shard, 0, 0, 0, step)
+    optimizer, host = word.optimizer * shard, 0
+    if config.optim.state == "host":
+        # Float32 gradients are in the bucket.
+        room, step = word.optimizer + 4 * word.is_coarse, 0
+        optimizer, host = room * min(config.optim.bucket, shard), optimizer
+    kept = States(word.weight * shard, optimizer, 0, 0, 0, step, host)
     if not zero:
         bucket = 0
         if replicas > 1:
@@ -157,4 +165,4 @@ def states(config: Config, stages: Sequence[Parameters], replicas: int, micro_ba
 
 
 def _with(kept: States, gradients: int, at_end: int, gathered: int = 0, beside: int = 0) -> States:
-    return States(kept.weights, kept.optimizer, gradients, gathered, beside, at_end)
+    return replace(kept, gradients=gradients, gathered=gathered, beside=beside, at_end=at_end)

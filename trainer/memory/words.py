@@ -68,4 +68,5 @@ def document(expected: Expected) -> dict[str, Any]:
         "most": expected.most,
         "needs_bytes": expected.needs,
         "ranks": [{**asdict(kinds), "total": kinds.total} for kinds in expected.ranks],
+        "host_bytes": list(expected.host),
     }

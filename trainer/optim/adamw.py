@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.trainer.optim.update_rules import Peers, Target, UpdateRule
+from holdfast.trainer.optim.update_rules import Elements, Peers, Target, UpdateRule
 from holdfast.trainer.settings.config import OptimConfig
 
 
@@ -42,6 +42,34 @@ class AdamW(UpdateRule):
             for group in self._torch.param_groups:
                 group["lr"] = lr
             self._torch.step()
+
+    @staticmethod
+    def update_elements(
+        config: OptimConfig, elements: Sequence[Elements], lr: float, applied: int, bad: Tensor | None = None
+    ) -> None:
+        for is_matrix in (True, False):
+            own = [one for one in elements if one.is_matrix == is_matrix]
+            if not own:
+                continue
+            # Not `torch.tensor`, for which the host would wait until the device has taken the number.
+            count = torch.full((), float(applied + 1), device=own[0].values.device)
+            # What torch's own `step` calls; it keeps the count of each parameter itself.
+            torch._fused_adamw_(
+                [one.values for one in own],
+                [one.grad for one in own],
+                [one.averages["exp_avg"] for one in own],
+                [one.averages["exp_avg_sq"] for one in own],
+                [],
+                [count] * len(own),
+                lr=lr,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                weight_decay=config.weight_decay if is_matrix else 0.0,
+                eps=config.eps,
+                amsgrad=False,
+                maximize=False,
+                found_inf=bad,
+            )
 
     def averages(self, index: int) -> Mapping[str, Tensor]:
         shard = self._shards[index]

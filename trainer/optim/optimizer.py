@@ -3,7 +3,7 @@
 Loss and norm stay on the device until the one place of a step where the host reads them (`Sums.read`). A GPU's update
 is in its queue by then, and does nothing by itself if the step is not finite.
 It works on plain tensors that share memory with the DTensor parameters, which costs no DTensor dispatch.
-Of bfloat16 parameters it keeps float32 ones of its own, which it updates and then rounds.
+What it keeps of them, and where, is in states.py and host/.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from holdfast.plan.plan import Op
 from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.optim.host.states import HostStates
 from holdfast.trainer.optim.slices import Slice
-from holdfast.trainer.optim.update_rules import Peers, Target, Watcher, rule
+from holdfast.trainer.optim.states import DeviceStates, States
+from holdfast.trainer.optim.update_rules import Peers, Watcher
 from holdfast.trainer.settings.config import OptimConfig
 from holdfast.trainer.settings.learning_rate import learning_rate
 from holdfast.trainer.telemetry import spans
 from holdfast.trainer.telemetry.totals import Pending, Totals
-
-MASTER = "master"
 
 
 class Optimizer:
@@ -41,15 +41,15 @@ class Optimizer:
         self.slices = [piece for piece in slices if piece.shard.numel()]
         self.applied = 0
         """Updates done: one a step, but for steps that were skipped."""
-        self._updated = [_master(piece) for piece in self.all]
         self._place = {id(piece): index for index, piece in enumerate(self.all)}
-        targets = [
-            Target(shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied, piece.name, piece.parameter)
-            for piece, shard in zip(self.all, self._updated, strict=True)
-        ]
-        pipeline = mesh.pp_group if mesh.layout.pp > 1 else None
-        self._rule = rule(config, targets, Peers(mesh.whole_stages(), pipeline, rows))
-        self.skips_on_device = mesh.device.type == "cuda" and self._rule.heeds_bad
+        self.states: States
+        """What is kept of the slices."""
+        if config.state == "host":
+            self.states = HostStates(config, self.all, mesh.device)
+        else:
+            pipeline = mesh.pp_group if mesh.layout.pp > 1 else None
+            self.states = DeviceStates(config, self.all, Peers(mesh.whole_stages(), pipeline, rows))
+        self.skips_on_device = mesh.device.type == "cuda" and self.states.heeds_bad
         """Whether an update is started before the host knows that it is wanted."""
         self.holds_all = mesh.layout.pp == mesh.layout.tp == 1 and not any(piece.is_sharded for piece in slices)
         """Whether the gradients here are all there are, the same on every rank."""
@@ -58,11 +58,11 @@ class Optimizer:
 
     def watchers(self) -> Mapping[int, Watcher]:
         """What wants to see the next step's products, by id of a model's parameter."""
-        return self._rule.watchers(self.applied)
+        return self.states.watchers(self.applied)
 
     def owned(self) -> Mapping[str, Tensor]:
         """State that this rank keeps for all that hold the same parameters, whole and in whatever shape, by name."""
-        return self._rule.owned()
+        return self.states.owned()
 
     def collect(self) -> None:
         """Move the gradients of the step to the shards, and complete them."""
@@ -109,49 +109,19 @@ class Optimizer:
 
     def _update(self, step: int, clipping: Any, bad: Tensor | None) -> None:
         """Change the parameters, but for a device that finds `bad` to be 1."""
-        for piece, updated in zip(self.all, self._updated, strict=True):
-            if updated is not piece.shard and piece.shard.grad is not None:
-                updated.grad = piece.shard.grad.to(updated.dtype)
-        if clipping is not None:
-            grads = [updated.grad for updated in self._updated if updated.grad is not None]
-            factor = clipping.to(grads[0].dtype) if grads and isinstance(clipping, Tensor) else clipping
-            torch._foreach_mul_(grads, factor)
-        self._rule.update(learning_rate(self.config, step), self.applied, bad)
-        self._round()
+        self.states.update(learning_rate(self.config, step), self.applied, clipping, bad)
 
     def drop(self) -> None:
         """Forget the gradients."""
-        for piece, updated in zip(self.all, self._updated, strict=True):
-            piece.shard.grad = piece.parameter.grad = updated.grad = None
+        self.states.drop()
 
     def state(self, piece: Slice) -> dict[str, Tensor]:
         """What the optimizer keeps of a slice, by name: averages, and the float32 form of a bfloat16 one."""
-        index = self._place[id(piece)]
-        held = dict(self._rule.averages(index))
-        if self._updated[index] is not piece.shard:
-            held[MASTER] = self._updated[index].detach()
-        return held
+        return self.states.state(self._place[id(piece)])
 
     def set_state(self, piece: Slice, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave. Set `applied` first."""
-        index = self._place[id(piece)]
-        self._rule.restore(index, state, self.applied)
-        if self._updated[index] is not piece.shard:
-            with torch.no_grad():
-                self._updated[index].copy_(state[MASTER])
-
-    def _round(self) -> None:
-        with torch.no_grad():
-            for piece, updated in zip(self.all, self._updated, strict=True):
-                if updated is not piece.shard:
-                    piece.shard.copy_(updated)
-
-
-def _master(piece: Slice) -> nn.Parameter:
-    """What the rule updates: the shard itself, or a finer copy of a bfloat16 one."""
-    if piece.shard.dtype != torch.bfloat16:
-        return piece.shard
-    return nn.Parameter(piece.shard.detach().float())
+        self.states.set_state(self._place[id(piece)], state, self.applied)
 
 
 def _grad(piece: Slice) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from holdfast.trainer.optim.update_rules import Averaging
+from holdfast.trainer.optim.update_rules import Averaging, Elements
+from holdfast.trainer.settings.config import OptimConfig
 
 
 class Sgd(Averaging):
@@ -13,15 +16,23 @@ class Sgd(Averaging):
 
     keys: tuple[str, ...] = ("momentum",)
 
-    @torch.no_grad()
     def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
+        targets = zip(self._shards, self._grads(), self._averages["momentum"], self._targets, strict=True)
+        whole = [Elements(x, grad, {"momentum": b}, target.is_matrix) for x, grad, b, target in targets]
+        self.update_elements(self.config, whole, lr, applied, bad)
+
+    @staticmethod
+    @torch.no_grad()
+    def update_elements(
+        config: OptimConfig, elements: Sequence[Elements], lr: float, applied: int, bad: Tensor | None = None
+    ) -> None:
         assert bad is None
-        if not self._shards:
+        if not elements:
             return
-        held = self._averages["momentum"]
-        torch._foreach_mul_(held, self.config.momentum)
-        torch._foreach_add_(held, self._grads())
-        for average, target, shard in zip(held, self._targets, self._shards, strict=True):
-            if target.is_matrix and self.config.weight_decay:
-                average.add_(shard, alpha=self.config.weight_decay)
-        torch._foreach_add_(self._shards, held, alpha=-lr)
+        held = [one.averages["momentum"] for one in elements]
+        torch._foreach_mul_(held, config.momentum)
+        torch._foreach_add_(held, [one.grad for one in elements])
+        for average, one in zip(held, elements, strict=True):
+            if one.is_matrix and config.weight_decay:
+                average.add_(one.values, alpha=config.weight_decay)
+        torch._foreach_add_([one.values for one in elements], held, alpha=-lr)

@@ -50,11 +50,25 @@ class Peers:
     """Tokens that go through each matrix of this rank in a step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Some elements of one target, in one dimension, which an elementwise rule updates without the others."""
+
+    values: Tensor
+    grad: Tensor
+    averages: Mapping[str, Tensor]
+    """By key of the rule."""
+    is_matrix: bool
+    """As `Target` has it."""
+
+
 class UpdateRule:
     """One way to update. Steps count how many were applied before."""
 
     heeds_bad: bool = False
     """Whether `update` can take `bad`."""
+    keys: tuple[str, ...] = ()
+    """Names of the averages that it keeps of each shard."""
 
     def __init__(self, config: OptimConfig, targets: Sequence[Target], peers: Peers) -> None:
         """Called by all ranks together. A target may be empty where dp is larger than its first dimension."""
@@ -84,19 +98,31 @@ class UpdateRule:
         into these tensors. No other rank has one of these names, and together they are the same in every layout."""
         return {}
 
+    @staticmethod
+    def update_elements(
+        config: OptimConfig, elements: Sequence[Elements], lr: float, applied: int, bad: Tensor | None = None
+    ) -> None:
+        """Do to these what `update` does to whole targets, by the same bits: values and averages change in place.
+
+        For rules that are `elementwise` in settings/optimizers.py.
+        """
+        raise NotImplementedError
+
 
 def rule(config: OptimConfig, targets: Sequence[Target], peers: Peers) -> UpdateRule:
     """The rule that the settings ask for."""
+    return rule_class(config)(config, targets, peers)
+
+
+def rule_class(config: OptimConfig) -> type[UpdateRule]:
+    """Its class."""
     module, _, name = OPTIMIZERS[config.name].rule.partition(":")
-    made: UpdateRule = getattr(importlib.import_module(module), name)(config, targets, peers)
-    return made
+    found: type[UpdateRule] = getattr(importlib.import_module(module), name)
+    return found
 
 
 class Averaging(UpdateRule):
     """Averages in lists of our own, for the rules that torch does not have in a form to shard."""
-
-    keys: tuple[str, ...]
-    """Names of the averages that it keeps of each shard."""
 
     def __init__(self, config: OptimConfig, targets: Sequence[Target], peers: Peers) -> None:
         self.config = config

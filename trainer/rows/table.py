@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.trainer.rows import (
     batches,
     caches,
@@ -16,8 +18,14 @@ from holdfast.trainer.rows import (
     transfers,
 )
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
-from holdfast.trainer.rows.optim import second_order
-from holdfast.trainer.rows.row import Technique
+from holdfast.trainer.rows.optim import host_states, second_order
+from holdfast.trainer.rows.row import Row, Technique
+
+
+def _axonn() -> Iterator[Row]:
+    yield from pipelines.axonn()
+    yield from host_states.by_bucket()
+
 
 TECHNIQUES = {
     one.id: one
@@ -52,8 +60,8 @@ TECHNIQUES = {
                   "activations of all layers do not fit: a stage keeps its input alone", recompute.by_cell),
         Technique("C3", "Breadth-first pipeline", "Lamy-Poirier, MLSys 2023",
                   "parameters are gathered by stage (ZeRO stage 3)", pipelines.breadth_first),
-        Technique("C4", "AxoNN: what is ready runs", "Singh and Bhatele, IPDPS 2022",
-                  "the time of messages or computations varies at random", pipelines.axonn),
+        Technique("C4", "AxoNN: what is ready runs, the optimizer by bucket", "Singh and Bhatele, IPDPS 2022",
+                  "times vary at random (schedule), or optimizer states do not fit (`optim.state = host`)", _axonn),
         Technique("C5", "ZeRO", "Rajbhandari et al., SC 2020", "replicas hold more than fits", layouts.zero),
         Technique("C6", "Chunks (PatrickStar)", "Fang et al., TPDS 2022", "planned only, no setting yet",
                   caches.chunks),

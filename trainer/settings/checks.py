@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
-from holdfast.trainer.settings.config import Config, ModelConfig
+from holdfast.trainer.settings.config import Config, ModelConfig, OptimConfig
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 RECOMPUTE = ("none", "selective", "full", "cell")
 STAGE_AWARE = "stage-aware"
 """The other value of train.recompute, for all stages together."""
+SMALLEST_BUCKET = 128
+"""Two halves of `UNIT` elements, as trainer/optim/host/cuts.py has it."""
 _MOST = 1 << 20
 """No model or job is laid over more of anything."""
 
@@ -19,6 +22,7 @@ def check(config: Config) -> None:
     _check_ranges(config)
     _check_model(config.model)
     _check_choices(config)
+    _check_state(config.optim)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
 
@@ -151,6 +155,18 @@ def _check_choices(config: Config) -> None:
         raise ConfigError(
             f"optim.decay_steps is {config.optim.decay_steps}: must be above "
             f"optim.warmup_steps = {config.optim.warmup_steps}, or 0"
+        )
+
+
+def _check_state(optim: OptimConfig) -> None:
+    """Whether the optimizer can have its states where they are to be."""
+    if optim.bucket < SMALLEST_BUCKET:
+        raise ConfigError(f"optim.bucket is {optim.bucket}: must be {SMALLEST_BUCKET} or more elements")
+    if optim.state == "host" and not OPTIMIZERS[optim.name].elementwise:
+        able = ", ".join(one.name for one in OPTIMIZERS.values() if one.elementwise)
+        raise ConfigError(
+            f"optim.state = host updates some elements at a time, and optim.name = {optim.name} needs whole tensors; "
+            f"set optim.state = device, or optim.name to one of {able}"
         )
 
 

@@ -150,6 +150,12 @@ class OptimConfig:
     name: str = field(default="adamw", metadata={"choices": OPTIMIZERS})
     """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use. dp-kfac multiplies
     matrices' gradients with the inverse of their curvature (DP-KFAC)."""
+    state: Literal["device", "host"] = "device"
+    """Where averages and float32 copies of bfloat16 parameters are. host: in host memory; a bucket at a time is copied
+    to the device and updated there (adamw, sgd). Results are the same, bit for bit; a step copies all both ways."""
+    bucket: int = 16_000_000
+    """With state = host: elements that fit on the device, in two halves: one is copied while the other is updated.
+    Higher takes more device memory, lower makes more and shorter copies. 128 or more."""
     lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.95

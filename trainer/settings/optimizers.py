@@ -17,6 +17,8 @@ class OptimizerEntry:
     """When to choose it, in a few words: for the documentation."""
     whole: bool = False
     """Whether it needs whole matrices, and gradients of whole matrices, on every rank that holds any of them."""
+    elementwise: bool = False
+    """Whether it updates each element without the others, so that some can be updated by themselves."""
     fixed: tuple[str, ...] = ()
     """Keys of [optim] that decide what its state means: a run goes on from a checkpoint only if they are equal."""
 
@@ -39,9 +41,11 @@ class OptimizerEntry:
 OPTIMIZERS = {
     one.name: one
     for one in (
-        OptimizerEntry("adamw", "holdfast.trainer.optim.adamw:AdamW", "always, unless another is needed"),
+        OptimizerEntry("adamw", "holdfast.trainer.optim.adamw:AdamW", "always, unless another is needed",
+                       elementwise=True),
         OptimizerEntry("lamb", "holdfast.trainer.optim.lamb:Lamb", "the batch is too large for adamw"),
-        OptimizerEntry("sgd", "holdfast.trainer.optim.sgd:Sgd", "as a baseline: it keeps one average"),
+        OptimizerEntry("sgd", "holdfast.trainer.optim.sgd:Sgd", "as a baseline: it keeps one average",
+                       elementwise=True),
         OptimizerEntry("dp-kfac", "holdfast.trainer.optim.dp_kfac:DpKfac",
                        "steps are dear, and matrices small enough to invert", whole=True,
                        fixed=("kfac_form", "kfac_others", "kfac_largest")),

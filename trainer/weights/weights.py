@@ -20,8 +20,8 @@ from holdfast.checkpoint.worker.torch_state import to_torch
 from holdfast.trainer.data.corpus import open_corpus, open_tokenizer
 from holdfast.trainer.data.tokens import ByteTokenizer, Tokenizer
 from holdfast.trainer.mesh.mesh import RankMesh
-from holdfast.trainer.optim.optimizer import MASTER
 from holdfast.trainer.optim.slices import Slice
+from holdfast.trainer.optim.states import MASTER
 from holdfast.trainer.optim.traffic import held_by
 from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config, DataConfig, ModelConfig

@@ -65,7 +65,8 @@ def memory(
     if measure:
         from holdfast.cli.study.memory_measured import check, run
 
-        check(found.expected.layout.world, found.expected.needs)
+        # The host's memory is the device's here.
+        check(found.expected.layout.world, found.expected.needs + max(found.expected.host))
         measured = run(context.args, found.expected.layout.world)
     if as_json:
         output.print_json({**found.document(), "measured": measured})
@@ -132,6 +133,8 @@ class _Found:
             f"pp={layout.pp} dp={layout.dp} tp={layout.tp}, {expected.parameters:,} parameters; "
             f"{output.size(self.paper)} a rank by the ZeRO paper's count of model states"
         )
+        if most := max(expected.host):
+            output.say(f"optimizer states in host memory: {output.size(most)} on the rank with the most")
         if self.limit is not None:
             verdict = "fits" if self.fits(expected) else "does not fit"
             output.say(

@@ -15,6 +15,9 @@ LAYOUTS = {
     "serial-swiglu": (1, ["model.block=serial", "model.mlp=swiglu", "model.norm=layer", "model.positions=learned"]),
     "bfloat16": (1, ["train.dtype=bfloat16"]),
     "sgd": (1, ["optim.name=sgd"]),
+    "host": (1, ["optim.state=host", "optim.bucket=5000", "train.dtype=bfloat16"]),
+    "host-sgd": (1, ["optim.state=host", "optim.bucket=5000", "optim.name=sgd"]),
+    "zero-1-host": (2, ["optim.state=host", "optim.bucket=5000", "train.dtype=bfloat16"]),
     "dp-kfac": (1, ["optim.name=dp-kfac", "model.block=serial"]),
     "dp-kfac-eigen-adamw": (1, ["optim.name=dp-kfac", "optim.kfac_form=eigen", "optim.kfac_others=adamw"]),
     "tp": (2, ["parallel.tp=2"]),
@@ -38,7 +41,7 @@ LAYOUTS = {
 }
 
 
-FAST = ("pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
+FAST = ("host", "pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
 
 
 @pytest.mark.parametrize(

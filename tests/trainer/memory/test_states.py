@@ -47,6 +47,27 @@ def test_bfloat16_keeps_a_float32_copy_and_two_averages() -> None:
     assert kinds.buffers + kinds.activations >= 4 * parameters
 
 
+@pytest.mark.parametrize(
+    ("more", "gradients", "optimizer", "host"),
+    [
+        (["train.dtype=bfloat16"], 2, 16 * 16_000_000, 12),
+        (["train.dtype=bfloat16", "optim.bucket=1000"], 2, 16 * 1000, 12),
+        (["train.dtype=bfloat16", "optim.name=sgd", "optim.bucket=1000"], 2, 12 * 1000, 8),
+        (["optim.bucket=1000"], 4, 8 * 1000, 8),
+        (["optim.bucket=999999999"], 4, 8 * 124_356_864, 8),
+    ],
+)
+def test_states_in_host_memory_leave_a_bucket_on_the_device(
+    more: list[str], gradients: int, optimizer: int, host: int
+) -> None:
+    argv = [word for setting in ["optim.state=host", *more] for word in ("--set", setting)]
+    found = expected("--model", "gpt2", *argv)
+    kinds, parameters = found.ranks[0], 124_356_864
+    assert (kinds.weights, kinds.gradients) == (gradients * parameters, gradients * parameters)
+    assert (kinds.optimizer, found.host) == (optimizer, (host * parameters,))
+    assert expected("--model", "gpt2").host == (0,)
+
+
 def test_a_pipeline_holds_as_many_micro_batches_as_are_under_way() -> None:
     # 1F1B: pp - rank, of which each holds as much: a layer's input and what 18 h + heads + 1 numbers a token make.
     small = (

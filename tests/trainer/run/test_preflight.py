@@ -82,6 +82,13 @@ UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
             "dp-kfac needs whole matrices, and tp ranks split them",
         ),
         (["--optimizer", "dp-kfac", "--dp", "2"], 2, "parallel.zero = 1 shards them (set parallel.zero = 0"),
+        (
+            ["--optimizer", "lamb", "--set", "optim.state=host"],
+            1,
+            "optim.name = lamb needs whole tensors; set optim.state = device, or optim.name to one of adamw, sgd",
+        ),
+        (["--optimizer", "dp-kfac", "--set", "optim.state=host"], 1, "optim.name = dp-kfac needs whole tensors"),
+        (["--set", "optim.bucket=127"], 1, "optim.bucket is 127: must be 128 or more elements"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),
     ],
@@ -107,7 +114,15 @@ def test_settings_that_work_are_let_through(tmp_path: Path) -> None:
         check_job(parse(["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", more]), 4)
 
 
-@pytest.mark.parametrize("argv", [["--set", "model.heads=5"], ["--tp", "3"], ["--data", "/gone"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--set", "model.heads=5"],
+        ["--tp", "3"],
+        ["--data", "/gone"],
+        ["--optimizer", "lamb", "--set", "optim.state=host"],
+    ],
+)
 def test_the_trainer_refuses_before_it_imports_torch(argv: list[str], tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from holdfast.trainer.__main__ import main;"

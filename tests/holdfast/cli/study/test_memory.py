@@ -47,6 +47,16 @@ def test_the_first_that_fits_is_the_cheapest_that_does(capsys: Capture) -> None:
     assert answer(capsys, "--reserve", "1MB", "--limit", str(needs + 10**6))["fits"] is True
 
 
+def test_optimizer_states_in_host_memory_are_said_apart(capsys: Capture) -> None:
+    assert answer(capsys)["host_bytes"] == [0, 0]
+    host = ["--set", "optim.state=host"]
+    first, second = answer(capsys, *host)["host_bytes"]  # type: ignore[misc]
+    # Two float32 averages: half of the layers each, of 12 d^2 and a norm, and the table, or the last norm and the head.
+    assert (first, second) == (8 * (2 * 12 * 128**2 + 2 * 128 + 256 * 128), 8 * (2 * 12 * 128**2 + 3 * 128 + 256 * 128))
+    assert main([*SMALL, *host]) == 0
+    assert "optimizer states in host memory: 3.4 MB on the rank with the most" in capsys.readouterr().out
+
+
 def test_the_table_marks_the_fullest_ranks_and_what_to_set(capsys: Capture) -> None:
     assert main([*SMALL, "--dp", "2", "--zero", "1", "--set", "parallel.device=cpu", "--limit", "9MB"]) == 0
     out = capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""Optimizer states in host memory, and the update of a bucket at a time on the device (AxoNN, IPDPS 2022)."""

@@ -1,0 +1,40 @@
+"""Host memory that a GPU's copy engines reach by themselves."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.trainer.settings.errors import ConfigError
+
+
+def pin(tensors: Sequence[Tensor], owner: object) -> None:
+    """Lock the tensors' pages while `owner` lives.
+
+    Not torch's own pinned memory, whose sizes are powers of two: that could take twice as much. ConfigError where the
+    driver refuses.
+    """
+    done: list[Tensor] = []
+    weakref.finalize(owner, _unpin, done).atexit = False  # the process returns its memory anyway
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
+    for tensor in tensors:
+        if not tensor.nbytes:
+            continue
+        code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+        if code:
+            raise ConfigError(
+                f"optim.state = host: the GPU driver would not pin {tensor.nbytes / 1e6:.1f} MB of host memory (error "
+                f"{code}); raise the limit of locked memory, or set optim.state = device",
+                is_local=True,
+            )
+        done.append(tensor)
+
+
+def _unpin(tensors: list[Tensor]) -> None:
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
+    for tensor in tensors:
+        runtime.cudaHostUnregister(tensor.data_ptr())

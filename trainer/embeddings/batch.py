@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.trainer.embeddings.criteo import CATEGORIES, NUMBERS
+from holdfast.trainer.embeddings.plans import Iteration, share
 from holdfast.trainer.embeddings.servers.keys import Keys, Rows, as_keys
 from holdfast.trainer.embeddings.servers.link import Message
-from holdfast.trainer.embeddings.plans import Iteration, share
 
 
 @dataclass(frozen=True, slots=True)

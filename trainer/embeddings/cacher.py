@@ -17,8 +17,8 @@ from holdfast.base.errors import HoldfastError, ProtocolError
 from holdfast.base.service import follow_parent, report
 from holdfast.trainer.embeddings.batch import encode
 from holdfast.trainer.embeddings.criteo import Sample, batches
-from holdfast.trainer.embeddings.servers.link import Message, address_of
 from holdfast.trainer.embeddings.plans import FetchFormula, Iteration, iterations
+from holdfast.trainer.embeddings.servers.link import Message, address_of
 from holdfast.trainer.embeddings.servers.server import accept_all, secret_of
 from holdfast.trainer.embeddings.settings import Run
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.trainer.embeddings.servers.link import SECRET, ask
 from holdfast.trainer.embeddings.processes import Processes
+from holdfast.trainer.embeddings.servers.link import SECRET, ask
 from holdfast.trainer.embeddings.settings import Run
 
 OPEN_S = 600.0
@@ -109,7 +109,9 @@ def _figures(run: Run, secret: bytes) -> Sequence[Mapping[str, int]]:
     return [ask(address, secret, {"do": "figures", "run": run.name}, OPEN_S).head for address in run.servers]
 
 
-def _outcome(run: Run, last: Mapping[str, Any], servers: Sequence[Mapping[str, int]], cacher: Mapping[str, Any]) -> Outcome:
+def _outcome(
+    run: Run, last: Mapping[str, Any], servers: Sequence[Mapping[str, int]], cacher: Mapping[str, Any]
+) -> Outcome:
     summed = {name: sum(one[name] for one in servers) for name in servers[0]}
     return Outcome(
         run.first,

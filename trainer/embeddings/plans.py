@@ -78,9 +78,7 @@ def iterations(
             yield [sample.keys for sample in batch]
 
     for plan in look_ahead(keys(), window):
-        fetch = {
-            number: _by_trainer(rows, queue[number][1], trainers) for number, rows in sorted(plan.fetch.items())
-        }
+        fetch = {number: _by_trainer(rows, queue[number][1], trainers) for number, rows in sorted(plan.fetch.items())}
         fetched |= fetch
         batch, user = queue.pop(plan.number)
         own = fetched.pop(plan.number)

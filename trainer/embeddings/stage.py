@@ -16,10 +16,10 @@ import torch
 
 from holdfast.base.errors import HoldfastError
 from holdfast.trainer.embeddings.batch import Batch, decode
-from holdfast.trainer.embeddings.servers.keys import Keys, Rows, dtype_of, server_of
 from holdfast.trainer.embeddings.ranks import Ranks
-from holdfast.trainer.embeddings.settings import Run
+from holdfast.trainer.embeddings.servers.keys import Keys, Rows, dtype_of, server_of
 from holdfast.trainer.embeddings.servers.stream import REPLY_S, Stream
+from holdfast.trainer.embeddings.settings import Run
 
 T = TypeVar("T")
 AHEAD = 2

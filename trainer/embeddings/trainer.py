@@ -21,17 +21,17 @@ import xxhash
 
 from holdfast.base.errors import HoldfastError
 from holdfast.base.service import follow_parent, report
-from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.batch import Batch
 from holdfast.trainer.embeddings.cache import RowCache, spread
-from holdfast.trainer.embeddings.servers.keys import Keys, as_keys, dtype_of
-from holdfast.trainer.embeddings.servers.link import ask
 from holdfast.trainer.embeddings.model import Dlrm, descend, gradients
 from holdfast.trainer.embeddings.ranks import Ranks
+from holdfast.trainer.embeddings.servers import snapshots
+from holdfast.trainer.embeddings.servers.keys import Keys, as_keys, dtype_of
+from holdfast.trainer.embeddings.servers.link import ask
 from holdfast.trainer.embeddings.servers.server import secret_of
+from holdfast.trainer.embeddings.servers.stream import REPLY_S, Stream
 from holdfast.trainer.embeddings.settings import Run
 from holdfast.trainer.embeddings.stage import Stage
-from holdfast.trainer.embeddings.servers.stream import REPLY_S, Stream
 from holdfast.trainer.embeddings.write_back import After, WriteBack
 
 
@@ -136,7 +136,9 @@ class Trainer:
         try:
             files = snapshots.write_file(run.store, step, snapshots.MODEL, model)
             for server in run.servers:
-                files |= ask(server, self._secret, {"do": "stored", "run": run.name, "step": step}, REPLY_S).head["files"]
+                files |= ask(server, self._secret, {"do": "stored", "run": run.name, "step": step}, REPLY_S).head[
+                    "files"
+                ]
             snapshots.commit(run.store, step, run.fixed, files)
         except (OSError, HoldfastError) as error:
             self._not_stored = error

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from holdfast.base.errors import HoldfastError
-from holdfast.trainer.embeddings.servers.keys import Keys, server_of
 from holdfast.trainer.embeddings.ranks import Ranks
-from holdfast.trainer.embeddings.settings import Run
+from holdfast.trainer.embeddings.servers.keys import Keys, server_of
 from holdfast.trainer.embeddings.servers.stream import REPLY_S, Stream
+from holdfast.trainer.embeddings.settings import Run
 
 if TYPE_CHECKING:
     from holdfast.trainer.embeddings.cache import RowCache

@@ -65,7 +65,6 @@ def encode(iteration: Iteration, trainer: int) -> tuple[dict[str, Any], Keys, Ro
         "number": iteration.number,
         "size": len(iteration.samples),
         "fetch": list(iteration.fetch),
-        "trainers": trainers,
         "flush": iteration.flush,
         "lengths": [len(one) for one in lists],
     }
@@ -76,15 +75,22 @@ def encode(iteration: Iteration, trainer: int) -> tuple[dict[str, Any], Keys, Ro
 def decode(message: Message) -> Batch:
     """What `encode` made."""
     head = message.head
-    parts = iter(np.split(message.keys, np.cumsum(head["lengths"])[:-1]))
+    parts: list[Keys] = np.split(message.keys, np.cumsum(head["lengths"])[:-1])
+    samples, *fetch = parts[: 1 + len(head["fetch"])]
+    *arriving, lone, now, later, alone, evict, leaving = parts[1 + len(head["fetch"]) :]
     return Batch(
         head["number"],
         head["size"],
-        next(parts).reshape(-1, CATEGORIES),
+        samples.reshape(-1, CATEGORIES),
         message.rows[:, :NUMBERS],
         message.rows[:, NUMBERS],
-        [(number, next(parts)) for number in head["fetch"]],
-        [next(parts) for _ in range(head["trainers"])],
-        *(next(parts) for _ in range(6)),
-        flush=head["flush"],
+        list(zip(head["fetch"], fetch, strict=True)),
+        arriving,
+        lone,
+        now,
+        later,
+        alone,
+        evict,
+        leaving,
+        head["flush"],
     )

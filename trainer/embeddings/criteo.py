@@ -69,9 +69,7 @@ def files_of(data: Path) -> list[Path]:
             raise UsageError(f"--data {plain(data)}: a folder without files; name a file in Criteo's schema")
         for path in found:
             if not path.is_file():
-                raise UsageError(
-                    f"--data {plain(path)}: not a file; name a file in Criteo's schema, or a folder of such"
-                )
+                raise UsageError(f"--data {plain(path)}: not a file; name one in Criteo's schema, or a folder of such")
         _ = next(_lines(found[0]), None)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -115,9 +113,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while line := file.readline(MOST_LINE):
             if len(line) == MOST_LINE:
-                raise UsageError(
-                    f"{plain(path)}: a line of {MOST_LINE:,} bytes or more; name a file in Criteo's schema"
-                )
+                raise UsageError(f"{plain(path)}: a line of {MOST_LINE:,} bytes; name a file in Criteo's schema")
             yield line
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.trainer.embeddings.processes import Processes
+from holdfast.base.errors import Unavailable
+from holdfast.trainer.embeddings.processes import SETTLE_S, Processes
 from holdfast.trainer.embeddings.servers.link import SECRET, ask
 from holdfast.trainer.embeddings.settings import Run
 
@@ -76,7 +78,8 @@ def run_all(
         run = replace(run, cacher=processes.addresses(["cacher"])[0])
         run.write(file)
         for number, address in enumerate(run.servers):
-            _open(run, number, address, secret)
+            with _or_cause(processes):
+                _open(run, number, address, secret)
         trainers = [f"trainer {rank}" for rank in range(run.trainers)]
         for rank, name in enumerate(trainers):
             processes.start(name, "trainer", str(file), str(rank))
@@ -89,7 +92,18 @@ def run_all(
                 on_step(line["step"], line["loss"])
 
         processes.follow(trainers, on_line)
-        return _outcome(run, last, _figures(run, secret), ask(run.cacher, secret, {"do": "figures"}).head)
+        with _or_cause(processes):
+            return _outcome(run, last, _figures(run, secret), ask(run.cacher, secret, {"do": "figures"}).head)
+
+
+@contextmanager
+def _or_cause(processes: Processes) -> Iterator[None]:
+    """Of a process that does not reply because it died, its death is the error."""
+    try:
+        yield
+    except Unavailable:
+        processes.watch(SETTLE_S)
+        raise
 
 
 def _open(run: Run, number: int, address: str, secret: bytes) -> None:

@@ -58,5 +58,5 @@ def descend(model: Dlrm, flat: torch.Tensor, lr: float) -> None:
     """One step of SGD with gradients as `gradients` lays them out."""
     at = 0
     for parameter in model.parameters():
-        parameter -= lr * flat[at : at + parameter.numel()].view_as(parameter)
+        parameter.sub_(lr * flat[at : at + parameter.numel()].view_as(parameter))
         at += parameter.numel()

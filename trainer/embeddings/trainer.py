@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import threading
 from datetime import timedelta
@@ -203,6 +204,4 @@ if __name__ == "__main__":
     # torch's threads may outlive the interpreter, and then abort a process whose work is done.
     sys.stdout.flush()
     sys.stderr.flush()
-    import os
-
     os._exit(code)

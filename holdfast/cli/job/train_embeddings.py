@@ -108,9 +108,7 @@ def train_embeddings(
 def _servers(count: int | None, addresses: list[str], secret_file: Path | None) -> tuple[list[str], bytes]:
     if not addresses:
         if secret_file is not None:
-            raise UsageError(
-                "--secret-file goes with --server HOST:PORT: servers started here get a secret of their own"
-            )
+            raise UsageError("--secret-file goes with --server HOST:PORT: servers started here get their own")
         return [], b""
     for address in addresses:
         parse_address(address)
@@ -191,6 +189,5 @@ def _print(outcome: "Outcome") -> None:
     table.add_row("most in a trainer's cache", f"{outcome.peak_rows:,}", "")
     table.add_row("in the tables", f"{outcome.rows:,}", "")
     output.out().print(table)
-    print(
-        f"steps {outcome.first} to {outcome.steps}, loss {outcome.loss:.6f}; tables {outcome.tables}, model {outcome.model}"
-    )
+    span = f"steps {outcome.first} to {outcome.steps}"
+    print(f"{span}, loss {outcome.loss:.6f}; tables {outcome.tables}, model {outcome.model}")

@@ -20,7 +20,7 @@ VALUE_BITS = 33
 MISSING = 1 << 32
 """The value of a category that a sample leaves empty: above all values of 32 bits."""
 _STEP = 0x9E3779B97F4A7C15
-_ITEM = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+_ITEM: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
 DTYPES = tuple(_ITEM)
 
 

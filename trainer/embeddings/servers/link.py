@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,10 +65,8 @@ class Link:
 
     def shut(self) -> None:
         """End the connection: also what another thread waits for in it."""
-        try:
+        with suppress(OSError):  # it was not connected any more
             self.wire.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it was not connected any more
         self.wire.sock.close()
 
 

@@ -152,9 +152,7 @@ def secret_of(file: Path | None) -> bytes:
     """The run's secret: of a file, else of the environment. UsageError without one."""
     found = read_bytes(file, "a file with the secret").strip() if file else os.environ.get(SECRET, "").encode()
     if len(found) < 16:
-        raise UsageError(
-            "the secret has fewer than 16 bytes: write a random one into a file and give --secret-file FILE"
-        )
+        raise UsageError("the secret has fewer than 16 bytes: give --secret-file FILE with a random one")
     return found
 
 

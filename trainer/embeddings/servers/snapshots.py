@@ -93,9 +93,7 @@ def read_file(url: str, step: int, name: str) -> bytes:
     """A file of a snapshot. PartInvalid if it is not as it was written, OSError."""
     content = open_store(url).read(f"{_folder(step)}/{name}")
     if list(checksums(content)) != read_manifest(url, step)["files"].get(name):
-        raise PartInvalid(
-            f"{_folder(step)}/{name} is not as it was written: remove the folder to use an older snapshot"
-        )
+        raise PartInvalid(f"{_folder(step)}/{name} is altered: remove the folder to use an older snapshot")
     return content
 
 

@@ -149,13 +149,12 @@ def _run(
 
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype[:100]!r}: {' or '.join(DTYPES)}")
+    if store:
+        check_place(store)
     files = files_of(data)
     for _ in itertools.islice(batches(files, 1), CHECKED_SAMPLES):
         pass
-    first = 0
-    if store:
-        check_place(store)
-        first = snapshots.newest(store)
+    first = snapshots.newest(store) if store else 0
     run = Run(
         secrets.token_hex(8),
         [str(file.absolute()) for file in files],

@@ -46,8 +46,10 @@ class Trainer:
         if run.first:
             content = snapshots.read_file(run.store, run.first, snapshots.MODEL)
             self.model.load_state_dict(torch.load(io.BytesIO(content), weights_only=True))
-        self._stage = Stage(run, arriving, Stream(run.cacher, secret, "the cacher"), self._streams())
-        self._back = WriteBack(run, late, self._streams())
+        plans, rows, back = Stream(run.cacher, secret, "the cacher"), self._streams(), self._streams()
+        self._open = [plans, *rows, *back]
+        self._stage = Stage(run, arriving, plans, rows)
+        self._back = WriteBack(run, late, back)
         self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle)
         self._back.start(self._cache)
         self._storing: threading.Thread | None = None
@@ -87,6 +89,8 @@ class Trainer:
         """Wait for everything that goes on beside the last batch."""
         self._back.end()
         self._wait_stored()
+        for stream in self._open:
+            stream.close()
 
     def _sync_now(self, batch: Batch, used: Keys, found: torch.Tensor) -> None:
         now = spread(used, found, batch.sync_now)

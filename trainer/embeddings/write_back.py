@@ -55,6 +55,7 @@ class WriteBack:
         self._applied = self._begun = run.first - 1
         self._freed: list[int] = []
         self._error: BaseException | None = None
+        self._is_over = False
         self._asked = [threading.Semaphore(0) for _ in servers]
         self._thread = threading.Thread(target=self._guarded, args=(self._work_off,), daemon=True)
 
@@ -92,6 +93,9 @@ class WriteBack:
         self._thread.join(REPLY_S)
         if self._thread.is_alive():
             raise HoldfastError(f"the last write-backs were not confirmed within {REPLY_S:g} s")
+        self._is_over = True
+        for asked in self._asked:
+            asked.release()
         if self._error is not None:
             raise self._error
 
@@ -111,6 +115,8 @@ class WriteBack:
     def _confirm(self, server: int) -> None:
         while True:
             self._asked[server].acquire()
+            if self._is_over:
+                return
             self._servers[server].receive()
             with self._changed:
                 self._changed.notify_all()

@@ -27,7 +27,7 @@ from holdfast.trainer.embeddings.write_back import After, WriteBack
 
 SECRET = b"0123456789abcdef"
 LATE_S = 0.05
-"""Many times what a batch of this size takes."""
+WAIT_S = 60.0
 
 
 @contextmanager
@@ -71,21 +71,41 @@ def check_snapshots(run: Run) -> None:
         assert all(np.array_equal(found[key], row) for key, row in table.items()), step
 
 
-@pytest.mark.parametrize("lookahead", [1, 3])
-def test_what_is_done_beside_a_batch_may_end_late(run: Run, lookahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = WriteBack._do
+def test_what_is_done_beside_a_batch_may_end_as_late_as_somebody_waits_for_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows are fetched at once and stay, so that no server waits for a write-back: nothing else hurries them."""
+    wanted, changed = -1, threading.Condition()
+    do, wait_applied, end = WriteBack._do, WriteBack.wait_applied, WriteBack.end
+
+    def want(number: int) -> None:
+        nonlocal wanted
+        with changed:
+            wanted = max(number, wanted)
+            changed.notify_all()
 
     def late(self: WriteBack, work: After) -> None:
-        time.sleep(LATE_S)
-        real(self, work)
+        with changed:
+            assert changed.wait_for(lambda: wanted >= work.number, WAIT_S)
+        do(self, work)
+
+    def waiting(self: WriteBack, number: int) -> list[int]:
+        want(number)
+        return wait_applied(self, number)
+
+    def ending(self: WriteBack) -> None:
+        want(run.steps)
+        end(self)
 
     monkeypatch.setattr(WriteBack, "_do", late)
-    run = replace(run, lookahead=lookahead)
-    trained(run, Server().serve)
+    monkeypatch.setattr(WriteBack, "wait_applied", waiting)
+    monkeypatch.setattr(WriteBack, "end", ending)
+    trained(replace(run, lookahead=50), Server().serve)
     check_snapshots(run)
 
 
-def test_write_backs_may_arrive_late(run: Run) -> None:
+@pytest.mark.parametrize("lookahead", [1, 2])
+def test_write_backs_may_arrive_late(run: Run, lookahead: int) -> None:
     server, waits = Server(), []
 
     def serve(message: Message) -> Any:
@@ -95,11 +115,10 @@ def test_write_backs_may_arrive_late(run: Run) -> None:
             waits.append((message.head["batch"], message.head["after"]))
         return server.serve(message)
 
-    run = replace(run, lookahead=2)
-    trained(run, serve)
+    trained(replace(run, lookahead=lookahead), serve)
     check_snapshots(run)
-    # The first two batches are in the queue at once; later ones follow one batch each.
-    assert waits == [(0, -1), (1, -1), *((number, number - 2) for number in range(2, 10))]
+    # The first batches are in the queue at once; each later one enters when the one it follows is done.
+    assert waits == [(number, max(-1, number - lookahead)) for number in range(10)]
 
 
 def test_what_goes_wrong_in_a_thread_is_raised_where_the_batch_is_awaited(run: Run) -> None:

@@ -90,7 +90,7 @@ class Stream:
                 time.sleep(delay)
                 continue
             with self._sending, self._state:
-                self._link, self._sent = link, 0
+                self._link = link
             return link
         raise AssertionError("delays have no end")
 

@@ -116,7 +116,10 @@ def _open(run: Run, number: int, address: str, secret: bytes) -> None:
         "store": run.store,
         "step": run.first,
     }
-    ask(address, secret, head, OPEN_S)
+    try:
+        ask(address, secret, head, OPEN_S)
+    except Unavailable as error:
+        raise Unavailable(f"embedding server {number}: {error}") from None
 
 
 def _figures(run: Run, secret: bytes) -> Sequence[Mapping[str, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.base.address import parse_address
-from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.errors import HoldfastError, Unavailable, UsageError
 from holdfast.base.files import read_bytes
 from holdfast.cli.common import interrupts, output
 from holdfast.cli.common.extras import require
@@ -98,7 +98,7 @@ def train_embeddings(
 
     try:
         return interrupts.guarded(body)
-    except UsageError:
+    except (UsageError, Unavailable):  # nothing was trained yet, or all of it was
         raise
     except HoldfastError as error:
         advice = "the same command goes on from the newest snapshot" if store else "give --store URL to keep snapshots"

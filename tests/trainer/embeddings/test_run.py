@@ -171,6 +171,16 @@ def test_what_to_do_is_in_the_line_of_a_death(
     assert capfd.readouterr().err == f"holdfast: trainer 0 (pid 7) was killed by SIGKILL; {advice}\n"
 
 
+def test_a_server_that_is_not_there_is_one_line(
+    clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef\n")
+    words = ["--data", str(clicks), "--server", "127.0.0.1:1", "--secret-file", str(tmp_path / "secret")]
+    assert main(["train-embeddings", *words]) == 1
+    err = capfd.readouterr().err
+    assert err == "holdfast: embedding server 0: 127.0.0.1:1 does not reply: Connection refused\n"
+
+
 @pytest.mark.slow
 def test_a_wrong_line_that_comes_late_ends_the_run_with_its_place(
     clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -80,9 +80,9 @@ def connect(address: str, secret: bytes, timeout_s: float) -> Link:
         greet(link.wire, SERVICE, secret)
         link.wire.sock.settimeout(timeout_s)
         return link
-    except PeerRefused as error:
+    except PeerRefused:
         link.shut()
-        raise Unavailable(f"{address}: {error}") from None
+        raise Unavailable(f"{address} has another secret, or is no embedding server") from None
     except BaseException:
         link.shut()
         raise

@@ -80,6 +80,11 @@ _ENTRIES = {
         "holdfast train --steps 100 --checkpoint-dir /data/checkpoints",
         {"context_settings": _OWN, "add_help_option": False},
     ),
+    "train-embeddings": _Entry(
+        usage.RUN,
+        "job.train_embeddings:train_embeddings",
+        "holdfast train-embeddings --data day_0.tsv --lookahead 20 --servers 2 --trainers 2",
+    ),
     "checkpoint": _Entry(usage.RUN, "job.checkpoint:app"),
     "status": _Entry(usage.WATCH, "look.status:status", "holdfast status --watch"),
     "top": _Entry(usage.WATCH, "look.top:top", "holdfast top --nodes"),

@@ -34,6 +34,7 @@ EMPTY = "file:///sys"
 BASE: dict[str, tuple[str, ...]] = {
     "demo": ("--nodes", "1", "--nproc", "2"),
     "run": ("--detach", "-m", "x"),
+    "train-embeddings": ("--data", "gone"),
     "status": (),
     "nodes": (),
     "incidents": (),
@@ -86,6 +87,7 @@ KINDS = {
     "MODULE,...": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
     "N|auto|gpu|cpu": "text", "SIZE": "number", "[NAME]": "text", "cuda|cpu": "text",
+    "float32|float64": "text",
     "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
 }  # fmt: skip
 """What an option takes, by what stands for its value in the help."""
@@ -103,7 +105,7 @@ NO_FILES = ("empty", "nothing", "standard input", "file: empty", "file: bad.toml
 
 LEGAL = {
     "run --max-restarts: negative", "run --priority: negative", "controller --max-restarts: negative",
-    "simulate --seed: a billion",
+    "simulate --seed: a billion", "train-embeddings --seed: a billion",
     *(f"schedules --{name}-bytes: {value}" for name in ("activation", "weight", "message")
       for value in ("empty", "a billion")),
     "schedules --memory: empty",
@@ -121,7 +123,7 @@ LEGAL = {
 }  # fmt: skip
 """Values that are bad elsewhere and right here; a negative number of restarts is -1, any number; an empty limit is the
 controller's."""
-ASKS_NOBODY = ("blame", "timeline", "agent", "dashboards export")
+ASKS_NOBODY = ("blame", "timeline", "agent", "dashboards export", "train-embeddings")
 """Commands that read files first, write addresses down, or ask no controller but their own."""
 
 

@@ -1,0 +1,192 @@
+"""`holdfast train-embeddings`: a model of clicks whose tables lie on servers, with exact prefetch (Bagpipe)."""
+
+import itertools
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.base.address import parse_address
+from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.base.files import read_bytes
+from holdfast.cli.common import interrupts, output
+from holdfast.cli.common.extras import require
+from holdfast.cli.common.options import Json
+
+if TYPE_CHECKING:  # numpy is imported when the command runs
+    from holdfast.trainer.embeddings.launch import Outcome
+    from holdfast.trainer.embeddings.settings import Run
+
+CHECKED_SAMPLES = 1000
+"""Samples of the data that are read before any process starts."""
+SHOWN_STEPS = 10
+
+
+def train_embeddings(
+    data: Annotated[
+        Path,
+        typer.Option(metavar="PATH", help="A file, or a folder of files, in Criteo's schema: see docs/embeddings.md."),
+    ],
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10**8, help="Steps in all, those before a restore among them.")
+    ] = 100,
+    batch: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10**6, help="Samples of a step, over all trainers.")
+    ] = 128,
+    lookahead: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Batches looked at, the one that is trained among them. More: fewer fetches, a larger cache; 1: no"
+            " row outlives its batch.",
+        ),
+    ] = 10,
+    servers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=64, help="Servers to start on this machine (default: 1).")
+    ] = None,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A server that runs already; repeat it for each. Needs --secret-file."),
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The secret with which the servers of --server were started.")
+    ] = None,
+    trainers: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Trainers to start on this machine.")] = 1,
+    dim: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Columns of a row.")] = 16,
+    dtype: Annotated[str, typer.Option(metavar="float32|float64", help="Type of rows and parameters.")] = "float32",
+    lr: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="Learning rate of SGD.")] = 0.1,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31, help="Rows and parameters begin from it.")] = 0,
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="Where snapshots go, as file:///path; the newest one is gone on from.")
+    ] = "",
+    snapshot_every: Annotated[
+        int, typer.Option(metavar="N", min=0, max=10**8, help="Steps between snapshots; 0: one after the last step.")
+    ] = 0,
+    as_json: Json = False,
+) -> int:
+    """Train a model of clicks whose embedding tables lie on servers; rows are prefetched and cached exactly.
+
+    Prints the loss, what was fetched and written back, and whether the fetches are as many as the formula expects.
+    Results equal those of training without a cache. Exit code 1 if the fetches differ, or a process dies.
+    """
+    require("trainer", "torch", "numpy", "xxhash")
+    from holdfast.trainer.embeddings.launch import run_all
+
+    addresses, secret = _servers(servers, server or [], secret_file)
+    if snapshot_every and not store:
+        raise UsageError("--snapshot-every needs --store: where snapshots go, as file:///path")
+    if trainers > batch:
+        raise UsageError(f"--trainers {trainers} cannot share --batch {batch}: a batch needs a sample for each trainer")
+    run = _run(data, steps, batch, lookahead, trainers, dim, dtype, seed, lr, store, snapshot_every, addresses)
+    every = -(-steps // SHOWN_STEPS)
+
+    def on_step(step: int, loss: float) -> None:
+        if not as_json and (step % every == 0 or step == steps):
+            print(f"step {step} loss {loss:.6f}", flush=True)
+
+    def body() -> int:
+        with interrupts.allowed():
+            outcome = run_all(run, 0 if addresses else servers or 1, secret, on_step)
+        if as_json:
+            output.print_json({**asdict(outcome), "is_exact": outcome.is_exact})
+        else:
+            _print(outcome)
+        return 0 if outcome.is_exact else 1
+
+    try:
+        return interrupts.guarded(body)
+    except (UsageError, Unavailable):  # nothing was trained yet, or all of it was
+        raise
+    except HoldfastError as error:
+        advice = "the same command goes on from the newest snapshot" if store else "give --store URL to keep snapshots"
+        raise HoldfastError(f"{error}; {advice}") from None
+
+
+def _servers(count: int | None, addresses: list[str], secret_file: Path | None) -> tuple[list[str], bytes]:
+    if not addresses:
+        if secret_file is not None:
+            raise UsageError("--secret-file goes with --server HOST:PORT: servers started here get their own")
+        return [], b""
+    for address in addresses:
+        parse_address(address)
+    if count is not None:
+        raise UsageError("--servers N starts servers here, --server HOST:PORT names running ones: give one of the two")
+    if len(set(addresses)) < len(addresses):
+        raise UsageError("--server: an address is there twice; give each server once")
+    if secret_file is None:
+        raise UsageError("--server needs --secret-file FILE: the secret with which the servers were started")
+    secret = read_bytes(secret_file, "a file with the secret").strip()
+    if len(secret) < 16 or not secret.isascii():
+        raise UsageError(f"{secret_file}: a secret has 16 bytes of ASCII or more")
+    return addresses, secret
+
+
+def _run(
+    data: Path,
+    steps: int,
+    batch: int,
+    lookahead: int,
+    trainers: int,
+    dim: int,
+    dtype: str,
+    seed: int,
+    lr: float,
+    store: str,
+    snapshot_every: int,
+    servers: list[str],
+) -> "Run":
+    """The run, from the newest snapshot if there is one. UsageError for what cannot be trained."""
+    import secrets
+
+    from holdfast.checkpoint.stores.opening import check_place
+    from holdfast.trainer.embeddings.criteo import batches, files_of
+    from holdfast.trainer.embeddings.servers import snapshots
+    from holdfast.trainer.embeddings.servers.keys import DTYPES
+    from holdfast.trainer.embeddings.settings import Run
+
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype {dtype[:100]!r}: {' or '.join(DTYPES)}")
+    if store:
+        check_place(store)
+    files = files_of(data)
+    for _ in itertools.islice(batches(files, 1), CHECKED_SAMPLES):
+        pass
+    first = snapshots.newest(store) if store else 0
+    run = Run(
+        secrets.token_hex(8),
+        [str(file.absolute()) for file in files],
+        steps,
+        batch,
+        lookahead,
+        trainers,
+        dim,
+        dtype,
+        seed,
+        lr,
+        first,
+        store,
+        snapshot_every or (steps if store else 0),
+        servers,
+    )
+    if first:
+        snapshots.check_settings(store, first, run.fixed)
+    if first >= steps:
+        raise UsageError(f"the snapshot in --store {store} has {first} steps already: give more than --steps {steps}")
+    return run
+
+
+def _print(outcome: "Outcome") -> None:
+    table = output.table("", ">ROWS", ">BYTES")
+    beside = f"formula {outcome.formula:,}: {'equal' if outcome.is_exact else 'DIFFERENT'}"
+    table.add_row(f"fetched ({beside})", f"{outcome.fetches:,}", f"{outcome.fetched_bytes:,}")
+    table.add_row("written back", f"{outcome.write_backs:,}", f"{outcome.written_bytes:,}")
+    table.add_row("gradients given to other trainers before the next batch", "", f"{outcome.sync_now_bytes:,}")
+    table.add_row("gradients given beside the next batch", "", f"{outcome.sync_later_bytes:,}")
+    table.add_row("most in a trainer's cache", f"{outcome.peak_rows:,}", "")
+    table.add_row("in the tables", f"{outcome.rows:,}", "")
+    output.out().print(table)
+    span = f"steps {outcome.first} to {outcome.steps}"
+    print(f"{span}, loss {outcome.loss:.6f}; tables {outcome.tables}, model {outcome.model}")

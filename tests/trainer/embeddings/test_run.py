@@ -1,0 +1,216 @@
+"""Whole runs with real processes, against plain training in this one; and runs in which a process is killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from clicks import data_of, expected_fetches, run_of, train
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.cli.main import main
+from holdfast.trainer.embeddings.criteo import write_zipf
+from holdfast.trainer.embeddings.launch import Outcome, run_all
+from holdfast.trainer.embeddings.processes import Exit, cause
+from holdfast.trainer.embeddings.servers import snapshots
+from holdfast.trainer.embeddings.settings import Run
+
+VALUES = 400
+"""Of each table: most rows are fetched for one sample, a few are in all batches."""
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clicks") / "clicks.tsv"
+    write_zipf(path, 240, VALUES, seed=5)
+    return path
+
+
+def tables_of(url: str, run: Run) -> dict[int, np.ndarray]:
+    """The rows in the run's last snapshot."""
+    keys, rows = snapshots.load_share(url, run.steps, run.spec, 0, 1).copy()
+    return dict(zip(keys.tolist(), rows, strict=True))
+
+
+def check(outcome: Outcome, run: Run, url: str) -> None:
+    """Fetches and bytes by formula, and the tables those of plain training: to the last bit where gradients are added
+    up in the same parts, to 1e-12 where not."""
+    expected = expected_fetches(data_of(run), run.lookahead)
+    assert outcome.fetches == outcome.formula == outcome.planned == outcome.write_backs == expected
+    assert outcome.fetched_bytes + outcome.written_bytes == 2 * expected * run.dim * 8
+    table, model, loss = train(run, run.trainers)
+    found = tables_of(url, run)
+    assert found.keys() == table.keys()
+    assert all(np.array_equal(found[key], row) for key, row in table.items())
+    assert outcome.loss == loss
+    state = torch.load(Path(url) / f"step-{run.steps:08d}" / "model.pt", weights_only=True)
+    assert all(torch.equal(state[name], one) for name, one in model.state_dict().items())
+    whole, _, _ = train(run, 1)
+    assert max(abs(found[key] - row).max() for key, row in whole.items()) <= 1e-12
+    first = train(run_of(Path(run.data[0]), steps=1), 1)[0]
+    assert max(abs(found[key] - row).max() for key, row in first.items()) > 1e-3, "something was learned"
+
+
+def test_a_run_is_plain_training(clicks: Path, tmp_path: Path) -> None:
+    url = str(tmp_path / "store")
+    run = run_of(clicks, lookahead=2, store=url, snapshot_every=20)
+    seen: dict[str, int] = {}
+    outcome = run_all(run, 2, on_start=seen.update)
+    check(outcome, run, url)
+    assert sorted(seen) == ["cacher", "embedding server 0", "embedding server 1", "trainer 0", "trainer 1"]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen.values())
+    # Rows of the next batch, by the batches themselves: their gradients are given on the critical path.
+    needs = [{key for one in batch for key in one.keys} for batch in data_of(run)]
+    now = sum(len(a & b) for a, b in itertools.pairwise(needs))
+    assert outcome.sync_now_bytes == now * run.dim * 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lookahead", "trainers", "servers"), [(1, 2, 1), (10, 3, 2), (10, 1, 1), (50, 2, 1)])
+def test_runs_of_other_shapes_are_too(
+    clicks: Path, tmp_path: Path, lookahead: int, trainers: int, servers: int
+) -> None:
+    url = str(tmp_path / "store")
+    run = run_of(clicks, lookahead=lookahead, trainers=trainers, store=url, snapshot_every=20)
+    check(run_all(run, servers), run, url)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["embedding server 1", "trainer 1", "cacher"])
+def test_a_process_that_is_killed_ends_the_run_and_the_next_one_goes_on(
+    clicks: Path, tmp_path: Path, name: str
+) -> None:
+    url = str(tmp_path / "store")
+    run = run_of(clicks, steps=400, lookahead=5, store=url, snapshot_every=7)
+    seen: dict[str, int] = {}
+
+    def on_step(step: int, loss: float) -> None:
+        if step == 30:
+            os.kill(seen[name], signal.SIGKILL)
+
+    with pytest.raises(HoldfastError, match=rf"^{name} \(pid {'[0-9]+'}\) was killed by SIGKILL$"):
+        run_all(run, 2, on_step=on_step, on_start=seen.update)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen.values())
+    if name == "cacher":  # which holds nothing that a snapshot could lack
+        return
+    first = snapshots.newest(url)
+    assert 0 < first < 400
+    assert first % 7 == 0
+    last = first + 8
+    again = run_of(clicks, steps=last, lookahead=5, store=url, snapshot_every=last, first=first)
+    outcome = run_all(again, 1)
+    assert outcome.fetches == outcome.formula == expected_fetches(data_of(run_of(clicks, steps=last))[first:], 5)
+    plain = run_of(clicks, steps=last)
+    table = train(plain, 2)[0]
+    found = tables_of(url, again)
+    assert found.keys() == table.keys()
+    assert all(np.array_equal(found[key], row) for key, row in table.items())
+
+
+def test_of_a_death_and_its_consequences_the_death_is_reported() -> None:
+    lost = Exit("trainer 0", 1, 1, "holdfast: embedding server 0 does not reply")
+    dead = Exit("embedding server 0", 2, -9, "")
+    wrong = Exit("trainer 1", 3, 2, "holdfast: clicks.tsv, line 3: label 'x'")
+    assert str(cause([lost, wrong, dead])) == "embedding server 0 (pid 2) was killed by SIGKILL"
+    assert isinstance(cause([lost, wrong]), UsageError)
+    assert str(cause([lost, wrong])) == "clicks.tsv, line 3: label 'x'"
+    assert str(cause([lost])) == "embedding server 0 does not reply"
+    assert str(cause([Exit("cacher", 4, 1, "")])) == "cacher ended with code 1"
+
+
+@pytest.mark.slow
+def test_the_command_prints_what_was_fetched_and_goes_on(
+    clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train-embeddings", "--data", str(clicks), "--batch", "16", "--dtype", "float64", "--dim", "4"]
+    words += ["--trainers", "2", "--seed", "3", "--lr", "0.5", "--lookahead", "10", "--store", str(tmp_path / "s")]
+    assert main([*words, "--steps", "8", "--json"]) == 0
+    found: Mapping[str, object] = json.loads(capfd.readouterr().out)
+    expected = expected_fetches(data_of(run_of(clicks, steps=8)), 10)
+    assert (found["fetches"], found["formula"], found["is_exact"]) == (expected, expected, True)
+    assert main([*words, "--steps", "12"]) == 0
+    out = capfd.readouterr().out
+    assert "steps 8 to 12" in out
+    data = data_of(run_of(clicks, steps=12))[8:]
+    assert f"fetched (formula {expected_fetches(data, 10):,}: equal)" in out
+    assert f"step 12 loss {train(run_of(clicks, steps=12), 2)[2]:.6f}" in out
+    assert main([*words, "--steps", "12"]) == 2
+    assert "has 12 steps already: give more than --steps 12" in capfd.readouterr().err
+    assert main([*words, "--steps", "20", "--seed", "4"]) == 2
+    assert "was trained with --seed 3, not 4" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ([], "give --store URL to keep snapshots"),
+        (["--store", "s"], "the same command goes on from the newest snapshot"),
+    ],
+)
+def test_what_to_do_is_in_the_line_of_a_death(
+    clicks: Path,
+    tmp_path: Path,
+    words: list[str],
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def run_all(*args: object) -> Outcome:
+        raise HoldfastError("trainer 0 (pid 7) was killed by SIGKILL")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("holdfast.trainer.embeddings.launch.run_all", run_all)
+    assert main(["train-embeddings", "--data", str(clicks), *words]) == 1
+    assert capfd.readouterr().err == f"holdfast: trainer 0 (pid 7) was killed by SIGKILL; {advice}\n"
+
+
+def test_a_server_that_is_not_there_is_one_line(
+    clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef\n")
+    words = ["--data", str(clicks), "--server", "127.0.0.1:1", "--secret-file", str(tmp_path / "secret")]
+    assert main(["train-embeddings", *words]) == 1
+    err = capfd.readouterr().err
+    assert err == "holdfast: embedding server 0: 127.0.0.1:1 does not reply: Connection refused\n"
+
+
+@pytest.mark.slow
+def test_a_wrong_line_that_comes_late_ends_the_run_with_its_place(
+    clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "late.tsv"
+    path.write_text(clicks.read_text() * 5 + "oops\n")  # behind what is checked first
+    assert main(["train-embeddings", "--data", str(path), "--batch", "400", "--steps", "4"]) == 2
+    assert capfd.readouterr().err == f"holdfast: {path}, line 1201: 1 fields: a line has 40, with tabs between\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--data", "gone"], "gone: not a file; name one in Criteo's schema"),
+        ([], "--data"),
+        (["--dtype", "int8"], "'int8': float32 or float64"),
+        (["--lookahead", "0"], "--lookahead"),
+        (["--trainers", "9", "--batch", "8"], "--trainers 9 cannot share --batch 8"),
+        (["--snapshot-every", "5"], "--snapshot-every needs --store"),
+        (["--server", "gpu0:many"], "write HOST:PORT"),
+        (["--server", "127.0.0.1:1"], "--server needs --secret-file"),
+        (["--server", "127.0.0.1:1", "--servers", "2"], "give one of the two"),
+        (["--server", "127.0.0.1:1", "--server", "127.0.0.1:1", "--secret-file", "x"], "twice"),
+        (["--secret-file", "x"], "--secret-file goes with --server"),
+        (["--store", "ftp://x"], "no such scheme 'ftp'"),
+    ],
+)
+def test_bad_input_is_one_line(clicks: Path, words: list[str], what: str, capfd: pytest.CaptureFixture[str]) -> None:
+    data = [] if "--data" in words or not words else ["--data", str(clicks)]
+    assert main(["train-embeddings", *data, *words]) == 2
+    err = capfd.readouterr().err
+    assert what in err
+    assert err.count("\n") == 1

@@ -1,0 +1,52 @@
+"""What a run of `holdfast train-embeddings` is: one file of JSON, which all its processes read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.trainer.embeddings.servers.tables import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    name: str
+    """A random one; servers and trainers of other runs are refused by it."""
+    data: list[str]
+    """Files, in their order."""
+    steps: int
+    """In all, those before a restore among them."""
+    batch: int
+    """Samples, over all trainers."""
+    lookahead: int
+    """Batches in the queue, the one that is trained among them. 1: no row outlives its batch, as without a cache."""
+    trainers: int
+    dim: int
+    dtype: str
+    seed: int
+    lr: float
+    first: int = 0
+    """Steps done by the snapshot from which the run begins; 0: it begins anew."""
+    store: str = ""
+    snapshot_every: int = 0
+    servers: list[str] = field(default_factory=list)
+    """Addresses, in the order of the servers' numbers."""
+    cacher: str = ""
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.trainers, self.dim, self.dtype, self.seed, self.first)
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What a snapshot cannot go on with otherwise, by option."""
+        return {"dim": self.dim, "dtype": self.dtype, "seed": self.seed, "batch": self.batch}
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @staticmethod
+    def read(path: Path) -> Run:
+        return Run(**json.loads(path.read_text()))

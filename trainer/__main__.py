@@ -18,7 +18,7 @@ from holdfast.trainer.run.preflight import check_job
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.launch import Launch, from_environment
-from holdfast.trainer.settings.layout import plan, vocab_of
+from holdfast.trainer.settings.layout import plan, vocab_of, world_of
 from holdfast.trainer.settings.load import load, parse_override
 from holdfast.trainer.settings.models import MODELS, settings_of
 
@@ -136,12 +136,8 @@ def _print_traffic(config: Config) -> None:
     from holdfast.trainer.optim.traffic import traffic
     from holdfast.trainer.pipeline.pipeline import build_plan
 
-    launch, parallel = from_environment(os.environ), config.parallel
-    world = (
-        launch.world
-        if launch.is_distributed
-        else max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
-    )
+    launch = from_environment(os.environ)
+    world = launch.world if launch.is_distributed else world_of(config.parallel)
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, world, vocab)
     of_a_step = traffic(config, layout, build_plan(config, layout, torch.device("cpu")), vocab)

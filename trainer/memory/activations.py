@@ -71,7 +71,6 @@ def _essence(config: Config) -> Config:
     plain = Config()
     parallel = replace(
         plain.parallel,
-        tp=config.parallel.tp,
         sequence=config.parallel.sequence,
         shard_vocabulary=config.parallel.shard_vocabulary,
         overlap_chunks=config.parallel.overlap_chunks,

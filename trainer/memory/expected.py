@@ -17,10 +17,9 @@ from holdfast.plan.recompute import Kept, StageBytes, stage_aware
 from holdfast.trainer.memory.activations import Activations, count
 from holdfast.trainer.memory.states import Parameters, States, curvature, states
 from holdfast.trainer.optim.traffic import HeldParameter, held_by
-from holdfast.trainer.pipeline.recompute import add_recompute, kinds
+from holdfast.trainer.pipeline.pipeline import computations_of
+from holdfast.trainer.pipeline.recompute import kinds
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
-from holdfast.trainer.schedules.axonn import axonn
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
@@ -104,19 +103,13 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
 
 def computed(config: Config, layout: TrainerLayout) -> Plan:
     """The computations of each rank, as a job does them."""
-    schedule, number = config.parallel.schedule, layout.local_micro_batches
-    if SCHEDULES[schedule].is_message_driven:
-        orders = axonn(layout.pp, number, config.parallel.in_flight)
-    else:
-        orders = SCHEDULES[schedule].build(layout.pp, layout.chunks, number)
-    cells = [stage for stage in range(layout.stages) if recompute_of(config.train.recompute, stage) == "cell"]
     rank_of, *replicas = layout.places
     return Plan(
-        schedule,
+        config.parallel.schedule,
         Mesh.of(pp=layout.pp, dp=layout.dp, tp=layout.tp),
         tuple(Layers(stage, stage + 1, rank) for stage, rank in enumerate(rank_of)),
-        number,
-        tuple(add_recompute(orders, cells)),
+        layout.local_micro_batches,
+        tuple(computations_of(config, layout)),
         tuple(replicas),
     )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.agent import probe
-from holdfast.plan.plan import Plan
+from holdfast.plan.plan import Order, Plan
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
@@ -32,20 +32,24 @@ from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
 
 
+def computations_of(config: Config, layout: TrainerLayout) -> list[Order]:
+    """Each pipeline rank's computations, recomputes of whole stages among them, and nothing else yet."""
+    count, schedule = layout.local_micro_batches, SCHEDULES[config.parallel.schedule]
+    if schedule.is_message_driven:
+        orders = axonn(layout.pp, count, config.parallel.in_flight)
+    else:
+        orders = schedule.build(layout.pp, layout.chunks, count)
+    cells = [stage for stage in range(layout.stages) if recompute_of(config.train.recompute, stage) == "cell"]
+    return add_recompute(orders, cells)
+
+
 def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> Plan:
     """The plan of the whole job: the same on every rank, whatever its place."""
-    schedule, count = config.parallel.schedule, layout.local_micro_batches
-    if SCHEDULES[schedule].is_message_driven:
-        computations = axonn(layout.pp, count, config.parallel.in_flight)
-    else:
-        computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
-    cells = [stage for stage in range(layout.stages) if recompute_of(config.train.recompute, stage) == "cell"]
-    computations = add_recompute(computations, cells)
     return job_plan(
         layout,
-        schedule,
+        config.parallel.schedule,
         config.model.layers,
-        computations,
+        computations_of(config, layout),
         ahead=POSTED_AHEAD.get(device.type, 0),
         live=config.parallel.zero_live if config.parallel.zero_unit == "stage" else 0,
         zero=config.parallel.zero,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from holdfast.plan.plan import Mesh
 from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.checks import STAGE_AWARE, obstacle
-from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
@@ -113,6 +113,11 @@ class TrainerLayout:
     def micro_batches_of(self, dp_rank: int) -> range:
         """Global numbers of the micro-batches that a replica does in every step."""
         return range(dp_rank * self.local_micro_batches, (dp_rank + 1) * self.local_micro_batches)
+
+
+def world_of(parallel: ParallelConfig) -> int:
+    """Ranks that these settings are for, one replica where they leave the number to the world's size."""
+    return max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
 
 
 def vocab_of(tokenizer: str) -> int:

@@ -85,7 +85,7 @@ class _Found:
             from holdfast.trainer.memory import choices
             from holdfast.trainer.memory.exhausted import RESERVE
             from holdfast.trainer.memory.expected import expect
-            from holdfast.trainer.settings.layout import plan, vocab_of
+            from holdfast.trainer.settings.layout import plan, vocab_of, world_of
 
         self.config, self.limit = config, limit
         self.device = "cpu" if config.parallel.device == "cpu" else "cuda"
@@ -95,8 +95,7 @@ class _Found:
                 f"--limit is {output.size(limit)}, of which {output.size(self.reserve)} are kept back: "
                 "raise --limit, or lower --reserve"
             )
-        parallel, vocab = config.parallel, vocab_of(config.data.tokenizer)
-        world = max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
+        world, vocab = world_of(config.parallel), vocab_of(config.data.tokenizer)
         _check_size(world, config)
         layout = plan(config, world, vocab)
         self.expected = expect(config, layout, vocab, self.device)

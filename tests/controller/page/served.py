@@ -83,8 +83,8 @@ def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
 
 
 # Read from a copy, which may be read often.
-_PIXELS = """(name) => {
-  const drawn = document.getElementById("mesh3d");
+_PIXELS = """([name, canvas]) => {
+  const drawn = document.getElementById(canvas);
   const copy = Object.assign(document.createElement("canvas"), { width: drawn.width, height: drawn.height });
   const context = copy.getContext("2d", { willReadFrequently: true });
   context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
@@ -97,6 +97,6 @@ _PIXELS = """(name) => {
 }"""
 
 
-def pixels_of(page: Page, name: str) -> int:
-    """How many pixels of the mesh in three dimensions have exactly this colour of the style sheet."""
-    return int(page.evaluate(_PIXELS, name))
+def pixels_of(page: Page, name: str, canvas: str = "mesh3d") -> int:
+    """How many pixels of a canvas (its id) have exactly this colour of the style sheet."""
+    return int(page.evaluate(_PIXELS, [name, canvas]))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from holdfast.cli.study.timeline_svg import COLOURS
 from holdfast.plan.plan import Op
@@ -130,7 +130,9 @@ def test_a_steps_prediction_is_drawn_under_its_ranks_on_request(served: Served, 
     switch = page.locator("#timeline-predicted")
     expect(switch).to_have_attribute("aria-pressed", "false")
     expect(page.locator("#predicted")).to_be_hidden()
-    assert ink(page, "plan-forward") == 0, "the measured colours are the page's own until a prediction is shown"
+    assert pixels_of(page, "plan-forward", "timeline") == 0, (
+        "the measured colours are the page's own until a prediction is shown"
+    )
     switch.click()
     expect(page.locator("#predicted-numbers")).to_contain_text("Step 3, 1f1b, with its own times: pipeline")
     expect(page.locator("#predicted-numbers")).to_contain_text("predicted.")
@@ -138,7 +140,7 @@ def test_a_steps_prediction_is_drawn_under_its_ranks_on_request(served: Served, 
     expect(page.locator("#predicted-ranks tbody tr")).to_have_count(2)
     expect(page.locator("#timeline-legend")).to_contain_text("input gradients")
     page.wait_for_function("() => document.getElementById('timeline').dataset.paired === '3'")
-    assert min(ink(page, "plan-forward"), ink(page, "plan-backward")) > 100
+    assert min(pixels_of(page, "plan-forward", "timeline"), pixels_of(page, "plan-backward", "timeline")) > 100
     page.locator("#predicted-ranks button", has_text="rank 6").click()
     expect(page.locator("#announce")).to_contain_text("Rank 6:")
     page.locator("#predicted-times").fill("2")
@@ -171,26 +173,6 @@ def test_a_prediction_has_the_colours_of_a_drawn_schedule() -> None:
     assert names.keys() == COLOURS.keys()
     for op, name in names.items():
         assert re.findall(rf"--plan-{name}: (#\w+);", css) == ["#" + "".join(f"{part:02x}" for part in COLOURS[op])]
-
-
-# Read from a copy, which may be read often.
-_INK = """(name) => {
-  const drawn = document.getElementById("timeline");
-  const copy = Object.assign(document.createElement("canvas"), { width: drawn.width, height: drawn.height });
-  const context = copy.getContext("2d", { willReadFrequently: true });
-  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
-  context.fillRect(0, 0, 1, 1);
-  const [wanted] = new Uint32Array(context.getImageData(0, 0, 1, 1).data.buffer);
-  context.clearRect(0, 0, 1, 1);
-  context.drawImage(drawn, 0, 0);
-  const found = new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer);
-  return found.filter((each) => each === wanted).length;
-}"""
-
-
-def ink(page: Page, name: str) -> int:
-    """How many pixels of the timeline have exactly this colour of the style sheet."""
-    return int(page.evaluate(_INK, name))
 
 
 def test_mesh_in_three_dimensions_reports_groups_and_blame(served: Served, watched: Watched) -> None:

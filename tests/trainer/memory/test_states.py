@@ -14,14 +14,13 @@ from holdfast.trainer.memory.expected import Expected, expect
 from holdfast.trainer.memory.states import paper_bytes
 from holdfast.trainer.memory.words import ranks_of, table
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import plan, vocab_of
+from holdfast.trainer.settings.layout import plan, vocab_of, world_of
 
 
 def expected(*argv: str, device: str = "cpu") -> Expected:
     config = parse([*argv])
-    parallel, vocab = config.parallel, vocab_of(config.data.tokenizer)
-    world = max(1, parallel.dp) * (sum(parallel.stage_tp) or parallel.pp * parallel.tp)
-    return expect(config, plan(config, world, vocab), vocab, device)
+    vocab = vocab_of(config.data.tokenizer)
+    return expect(config, plan(config, world_of(config.parallel), vocab), vocab, device)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])

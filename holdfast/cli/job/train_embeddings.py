@@ -72,7 +72,7 @@ def train_embeddings(
     Prints the loss, what was fetched and written back, and whether the fetches are as many as the formula expects.
     Results equal those of training without a cache. Exit code 1 if the fetches differ, or a process dies.
     """
-    require("trainer", "torch", "numpy", "xxhash")
+    require("trainer", "torch", "numpy")
     from holdfast.trainer.embeddings.launch import run_all
 
     addresses, secret = _servers(servers, server or [], secret_file)

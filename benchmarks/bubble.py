@@ -33,10 +33,10 @@ from formulas import BACKWARD, FORWARD
 
 from holdfast.plan.dynamic import jittered, simulate_ready
 from holdfast.plan.plan import COMPUTE, Action, Op, Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 NAMES = tuple(SCHEDULES)

@@ -22,8 +22,8 @@ from common import finish, parser
 from formulas import BACKWARD, FORWARD, makespan
 
 from holdfast.plan.dynamic import simulate_ready
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.schedules.table import SCHEDULES
 
 TRIED = 64
 """Numbers of micro-batches that are tried for a schedule, from the wanted one on."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from holdfast.controller.simulation.step_spans import Culprit, Timing, spans_of
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Plan
+from holdfast.plan.schedules.one_f_one_b import one_f_one_b
 from holdfast.trainer.pipeline.transfers import add_transfers
-from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
 
 __all__ = ["Culprit", "Job", "simulate"]
 

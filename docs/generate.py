@@ -39,7 +39,7 @@ from holdfast.dashboards.rules import ALERTS
 from holdfast.diagnostics.catalog.catalog import CHECKS, Scope, Suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.facts import xid
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import config as trainer
 from holdfast.trainer.settings.load import choices
 from holdfast.trainer.settings.optimizers import OPTIMIZERS

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.main import main
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 
 NUMBERS = ("--pp", "8", "--micro-batches", "16")
 SLOW = "0.5"

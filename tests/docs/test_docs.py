@@ -32,7 +32,7 @@ TO_BE_WRITTEN = {
     "controller/detectors/heat.py",
     "diagnostics/checks/my_test.py",
     "trainer/optim/NAME.py",
-    "trainer/schedules/NAME.py",
+    "holdfast/plan/schedules/NAME.py",
 }
 """Files that a how-to has its reader make."""
 

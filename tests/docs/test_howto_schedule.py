@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.plan.check import in_flight, verify
+from holdfast.plan.schedules.table import SCHEDULES, Schedule
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES, Schedule
 from holdfast.trainer.settings.layout import TrainerLayout
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto-schedule.md").read_text()

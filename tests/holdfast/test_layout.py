@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-TOP = ("agent", "checkpoint", "controller", "dashboards", "deploy", "diagnostics", "trainer")
+TOP = ("agent", "checkpoint", "controller", "dashboards", "deploy", "diagnostics", "planner", "trainer")
 
 
 def packages_on_disk() -> set[str]:

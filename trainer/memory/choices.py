@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.plan.plan import Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.memory.expected import Expected, computed, expect
 from holdfast.trainer.memory.states import WORD
 from holdfast.trainer.report.meters import step_flops
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.checks import RECOMPUTE, STAGE_AWARE
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.errors import ConfigError

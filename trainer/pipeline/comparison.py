@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from holdfast.plan.dynamic import simulate_ready
 from holdfast.plan.memory import live
 from holdfast.plan.plan import COMPUTE, SENDS, Plan
+from holdfast.plan.schedules.axonn import default_limit
+from holdfast.plan.schedules.table import SCHEDULES, Schedule
 from holdfast.plan.simulate import Timeline, durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.transfers import ONE_AT_A_TIME, POSTED_AHEAD
-from holdfast.trainer.schedules.axonn import default_limit
-from holdfast.trainer.schedules.table import SCHEDULES, Schedule
 from holdfast.trainer.settings.layout import TrainerLayout
 
 

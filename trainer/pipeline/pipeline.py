@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from holdfast.agent import probe
 from holdfast.plan.plan import Order, Plan
+from holdfast.plan.schedules.axonn import axonn, default_limit
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
@@ -25,8 +27,6 @@ from holdfast.trainer.pipeline.recompute import add_recompute, measure
 from holdfast.trainer.pipeline.shared_state import Sharing
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
-from holdfast.trainer.schedules.axonn import axonn, default_limit
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout

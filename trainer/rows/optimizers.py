@@ -81,8 +81,8 @@ def _gradients(step: int) -> tuple[list[float], list[float]]:
 
 
 def _bubbles() -> float:
+    from holdfast.plan.schedules.table import SCHEDULES
     from holdfast.plan.simulate import durations, simulate
-    from holdfast.trainer.schedules.table import SCHEDULES
 
     lines = [simulate(SCHEDULES["1f1b"].plan(8, 1, n), durations(1, 2)) for n in (8, 32)]
     few, many = (sum(line.makespan - busy for busy in line.busy) for line in lines)

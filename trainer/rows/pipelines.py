@@ -12,10 +12,10 @@ from statistics import mean
 from holdfast.plan.dynamic import jittered, simulate_ready
 from holdfast.plan.memory import in_flight, replicas
 from holdfast.plan.plan import Op
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import Duration, Latency, Timeline, durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.rows.row import Row
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.settings.layout import plan as layout_of
 from holdfast.trainer.settings.load import load

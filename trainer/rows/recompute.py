@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.plan.memory import in_flight
 from holdfast.plan.plan import Op, Order
 from holdfast.plan.recompute import Recomputation, StageBytes, stage_aware
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.rows.row import Row
-from holdfast.trainer.schedules.table import SCHEDULES
 
 if TYPE_CHECKING:
     from holdfast.trainer.mesh.mesh import RankMesh

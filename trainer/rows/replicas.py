@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from holdfast.plan.plan import COMPUTE, Op, Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import Duration, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.rows.row import Row
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 GATHERING = SUMS = 400.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig, OptimConfig
 from holdfast.trainer.settings.errors import ConfigError

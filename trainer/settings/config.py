@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 

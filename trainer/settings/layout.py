@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.plan.plan import Mesh
-from holdfast.trainer.schedules.table import SCHEDULES, Placement
+from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.checks import STAGE_AWARE, obstacle
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.errors import ConfigError

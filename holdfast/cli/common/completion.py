@@ -68,7 +68,7 @@ def tests(incomplete: str) -> Choices:
 
 
 def schedules(incomplete: str) -> Choices:
-    from holdfast.trainer.schedules.table import SCHEDULES
+    from holdfast.plan.schedules.table import SCHEDULES
 
     return _fitting(incomplete, ((name, one.when) for name, one in SCHEDULES.items()))
 

@@ -48,8 +48,8 @@ async def _serve(mesh: tuple[int, int, int], http_port: int, state_dir: Path, st
     from holdfast.controller.simulation.hosts import ClusterShape
     from holdfast.controller.simulation.real_time import PretendedJob
     from holdfast.controller.state.model import Options
+    from holdfast.plan.schedules.one_f_one_b import one_f_one_b
     from holdfast.trainer.pipeline.job_plan import job_plan
-    from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
     from holdfast.trainer.settings.layout import TrainerLayout
 
     pp, dp, tp = mesh

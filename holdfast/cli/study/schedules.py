@@ -74,9 +74,9 @@ def schedules(
     The fastest comes first; impossible schedules follow with the reason. Activations held, weights and messages are
     those of the rank with the most. HELD 23 x 1/2: of 23 micro-batches, each on one of the rank's two stages.
     """
+    from holdfast.plan.schedules.table import SCHEDULES
     from holdfast.trainer.pipeline import comparison
     from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
-    from holdfast.trainer.schedules.table import SCHEDULES
 
     if name and name not in SCHEDULES:
         raise UsageError(f"there is no schedule {name!r}{nearest(name.lower()[:100], SCHEDULES)}")

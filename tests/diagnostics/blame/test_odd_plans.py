@@ -15,8 +15,8 @@ from holdfast.diagnostics.steps.replay import Variant, measured, replay
 from holdfast.diagnostics.steps.shape import Meeting
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.plan.plan import Mesh, Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.wire.plans import decode_plan, encode_plan
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 from holdfast.diagnostics.hang.graph import Group, WaitState
 from holdfast.plan.plan import COMPUTE, Mesh, Op
+from holdfast.plan.schedules.gpipe import gpipe
+from holdfast.plan.schedules.interleaved import interleaved
+from holdfast.plan.schedules.one_f_one_b import one_f_one_b
 from holdfast.trainer.pipeline.transfers import add_transfers
-from holdfast.trainer.schedules.gpipe import gpipe
-from holdfast.trainer.schedules.interleaved import interleaved
-from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
 
 SCHEDULES = {
     "gpipe": lambda ranks, count: gpipe(ranks, count),

@@ -12,9 +12,9 @@ from holdfast.diagnostics.timeline import predicted
 from holdfast.diagnostics.timeline.beside import NO_PLAN, beside
 from holdfast.plan.dynamic import First, jittered, simulate_ready
 from holdfast.plan.plan import Action, Op, Plan
+from holdfast.plan.schedules.axonn import default_limit
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.axonn import default_limit
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.wire.plans import encode_plan
 from tests.diagnostics.support.walked import Row, Walk, table_of, walk

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from holdfast.plan.check import in_flight, verify
 from holdfast.plan.dynamic import First, jittered, simulate_ready
 from holdfast.plan.plan import Plan, from_csv
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.schedules.table import SCHEDULES
 
 CHIMERA = ("chimera", "chimera-doubling", "chimera-halving")
 WORK = durations(1, 2)

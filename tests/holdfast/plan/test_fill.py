@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from holdfast.plan.check import verify
 from holdfast.plan.fill import MARGIN, Filler, fill, second_order
 from holdfast.plan.plan import COMPUTE, Action, Op, Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import Duration, Timeline, durations, simulate
-from holdfast.trainer.schedules.table import SCHEDULES
 
 FORWARD, BACKWARD = 1.0, 2.0
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.plan.memory import live
 from holdfast.plan.recompute import Kept, StageBytes, stage_aware
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 
 
 @pytest.mark.parametrize("d", [4, 8])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Plan, from_csv
+from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.layout import TrainerLayout
 
 WORK = durations(1, 2)

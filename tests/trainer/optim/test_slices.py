@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.plan.schedules.table import Placement
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.mesh.pretended import rank_of
 from holdfast.trainer.optim import slices
 from holdfast.trainer.pipeline.pipeline import build_stages
-from holdfast.trainer.schedules.table import Placement
 from holdfast.trainer.settings.layout import TrainerLayout, plan
 
 SMALL = ("model.layers=4", "model.d_model=32", "model.heads=4", "train.micro_batches=4")

@@ -14,11 +14,11 @@ from torch import nn
 
 from holdfast.plan.check import verify
 from holdfast.plan.plan import COMPUTE, Op
+from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan
 from tests.trainer.run.test_equality import assembled, compare, mesh

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.pipeline.comparison import Estimate, Memory, Pipeline, actions, compare
-from holdfast.trainer.schedules.table import SCHEDULES
 
 D, N, F, B = 8, 16, 600.0, 1200.0
 SOME = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs", "zbv", "interleaved-zero-bubble")
@@ -104,7 +104,7 @@ def test_all_schedules_are_compared_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from holdfast.trainer.pipeline.comparison import Pipeline, compare\n"
-        "from holdfast.trainer.schedules.table import SCHEDULES\n"
+        "from holdfast.plan.schedules.table import SCHEDULES\n"
         "assert len(compare(Pipeline(4, 8)).estimates) == len(SCHEDULES)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

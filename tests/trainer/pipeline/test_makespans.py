@@ -11,8 +11,8 @@ import pytest
 from forked import REPOSITORY
 
 from benchmarks.formulas import makespan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.schedules.table import SCHEDULES
 
 PRINTED = [
     ("1f1b", 4, 1, 16, 57),

@@ -13,10 +13,10 @@ import pytest
 from forked import REPOSITORY, Zygote
 
 from holdfast.plan.plan import LAST_BACKWARDS, Op
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.mesh import collectives
 from holdfast.trainer.pipeline.beside import Beside
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 CASES = {

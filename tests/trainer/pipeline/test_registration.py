@@ -10,8 +10,8 @@ import torch
 
 from holdfast.plan.check import in_flight, verify
 from holdfast.plan.plan import Action, Op, Order
+from holdfast.plan.schedules.table import SCHEDULES, Placement, Schedule
 from holdfast.trainer.pipeline.pipeline import build_plan
-from holdfast.trainer.schedules.table import SCHEDULES, Placement, Schedule
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
 from holdfast.trainer.settings.load import load

@@ -13,11 +13,11 @@ from torch_stages import stages_without_ranks
 
 from holdfast.plan.check import in_flight
 from holdfast.plan.plan import Action, Op, Order, from_csv, to_csv
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.sharding import add_reduce, add_unshard
 from holdfast.trainer.pipeline.transfers import add_transfers
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 SIZES = [(2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16)]

@@ -11,10 +11,10 @@ from plans import NAMES, SINGLE, plan_of
 
 from holdfast.plan.check import in_flight, verify
 from holdfast.plan.plan import Op
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.sharding import add_unshard
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 # Whole numbers, so that a sum is exact. V divides them for every V below.

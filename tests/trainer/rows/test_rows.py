@@ -6,10 +6,10 @@ import math
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.rows import table
 from holdfast.trainer.rows.row import Row
 from holdfast.trainer.rows.table import TECHNIQUES
-from holdfast.trainer.schedules.table import SCHEDULES
 
 
 @pytest.mark.parametrize("id", TECHNIQUES)

@@ -15,9 +15,9 @@ from reference import Reference
 from safetensors import safe_open
 from torch import Tensor
 
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.corpus import open_corpus
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.layout import factorisations
 

@@ -12,8 +12,8 @@ import pytest
 from forked import Zygote
 from pairwise import cover, pairs_of, wanted
 
+from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.__main__ import parse
-from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
 from tests.trainer.run.test_equality import LAYOUTS, compare, mesh

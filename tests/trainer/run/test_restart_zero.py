@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from forked import Zygote
 
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 from tests.trainer.run.test_pairs import ZERO
 from tests.trainer.run.test_restart import losses, strike
 

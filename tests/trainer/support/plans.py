@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.plan.plan import Layers, Mesh, Order, Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
-from holdfast.trainer.schedules.table import SCHEDULES
 
 NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs")
 """Those with whole backwards and one replica of a stage. For others see test_schedule_oracle.py and schedules/."""

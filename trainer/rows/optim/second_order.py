@@ -139,8 +139,8 @@ def _beyond(p: int) -> float:
 def _filled(schedule: str) -> float:
     from holdfast.plan.fill import fill, second_order
     from holdfast.plan.plan import Action, Op
+    from holdfast.plan.schedules.table import SCHEDULES
     from holdfast.plan.simulate import durations, simulate
-    from holdfast.trainer.schedules.table import SCHEDULES
 
     base, work = durations(1, 2), 0.6 * 3 * (1 + 2)
 

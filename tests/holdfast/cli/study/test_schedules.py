@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 
 Capture = pytest.CaptureFixture[str]
 NUMBERS = ["--pp", "8", "--micro-batches", "16"]

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.cli.study.timeline_svg import COLOURS, LEFT, TOP, fill, svg
 from holdfast.plan.plan import COMPUTE, Action, Layers, Mesh, Op, Plan
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import Timeline, durations, simulate
 from holdfast.trainer.pipeline.comparison import Estimate, Pipeline, estimate
-from holdfast.trainer.schedules.table import SCHEDULES
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.plan.cache.uses import NEVER, Trace, trace_of_plan
-from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.plan.schedules.table import SCHEDULES
 
 
 def test_the_next_use_is_after_now() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.plan.plan import Action, Op, Order
-from holdfast.trainer.schedules.interleaved import round_size, rounds
+from holdfast.plan.schedules.interleaved import round_size, rounds
 
 _F, _I, _W = Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT
 _Step = tuple[Op, int]

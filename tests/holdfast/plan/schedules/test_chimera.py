@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from holdfast.plan.check import dependencies, in_flight, verify
 from holdfast.plan.memory import replicas
 from holdfast.plan.plan import Op, Plan
+from holdfast.plan.schedules.chimera import pipe_ranks
+from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import SYNC, job_plan
-from holdfast.trainer.schedules.chimera import pipe_ranks
-from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.layout import TrainerLayout
 
 PAIRS = [(2, 1), (4, 1), (6, 1), (8, 1), (12, 1), (4, 2), (8, 2), (12, 2), (12, 3)]

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.plan.plan import Layers, Mesh, Order, Plan
-from holdfast.trainer.schedules.axonn import axonn
-from holdfast.trainer.schedules.breadth_first import breadth_first
-from holdfast.trainer.schedules.chimera import backward_halving, chimera, forward_doubling, pipe_ranks
-from holdfast.trainer.schedules.dualpipev import dualpipev
-from holdfast.trainer.schedules.gpipe import gpipe
-from holdfast.trainer.schedules.interleaved import interleaved
-from holdfast.trainer.schedules.merak import baseline, early_recompute, last_stage_kept, shifted
-from holdfast.trainer.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
-from holdfast.trainer.schedules.zero_bubble import interleaved_zero_bubble, zbv
+from holdfast.plan.schedules.axonn import axonn
+from holdfast.plan.schedules.breadth_first import breadth_first
+from holdfast.plan.schedules.chimera import backward_halving, chimera, forward_doubling, pipe_ranks
+from holdfast.plan.schedules.dualpipev import dualpipev
+from holdfast.plan.schedules.gpipe import gpipe
+from holdfast.plan.schedules.interleaved import interleaved
+from holdfast.plan.schedules.merak import baseline, early_recompute, last_stage_kept, shifted
+from holdfast.plan.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
+from holdfast.plan.schedules.zero_bubble import interleaved_zero_bubble, zbv
 
 Builder = Callable[[int, int, int], list[Order]]
 """Ranks, chunks a rank and micro-batches to one list of computations a rank."""

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from holdfast.plan.check import in_flight, verify
 from holdfast.plan.memory import live
 from holdfast.plan.plan import COMPUTE, Op
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
-from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import TrainerLayout
 
 NAMES = ("merak-baseline", "merak-early", "merak-last-kept", "merak")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from holdfast.plan.dynamic import simulate_ready
 from holdfast.plan.plan import Layers, Mesh, Order, Plan
+from holdfast.plan.schedules.one_f_one_b import one_f_one_b
 from holdfast.plan.simulate import durations
-from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
 
 
 def axonn(ranks: int, micro_batches: int, limit: int = 0) -> list[Order]:

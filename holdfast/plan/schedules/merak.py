@@ -9,7 +9,7 @@ the last stage is not kept waiting for it.
 from __future__ import annotations
 
 from holdfast.plan.plan import Action, Op, Order
-from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
+from holdfast.plan.schedules.one_f_one_b import one_f_one_b
 
 
 def baseline(ranks: int, micro_batches: int) -> list[Order]:

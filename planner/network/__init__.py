@@ -1,0 +1,1 @@
+"""The network of a cluster in simulated time: switches, paths, congestion, timeouts."""

@@ -1,0 +1,1 @@
+"""Where a model is cut: operators over the devices of a stage, layers over stages."""

@@ -1,0 +1,1 @@
+"""The best of all layouts of a model on a cluster, and why."""

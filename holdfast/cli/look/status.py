@@ -23,15 +23,15 @@ def status(
     client: Client,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     at: Annotated[
-        str,
+        str | None,
         typer.Option("--at", metavar="TIME", help="The newest job as it was at 02:10, at a date, or 3h ago."),
-    ] = "",
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Show nodes, jobs and incidents at a glance."""
-    if at and watch:
+    if at is not None and watch:
         raise UsageError("--at and --watch: the past does not change, choose one")
-    if at:
+    if at is not None:
         return then.show(client, at, as_json)
     try:
         return _watch(client, as_json) if watch else _once(client, as_json)

@@ -91,7 +91,7 @@ class Node:
     switch: str = ""
     pod: str = ""
     nic: str = "ethernet"
-    """infiniband, roce or ethernet: unlike ones other than Ethernet do not understand each other (Holmes)."""
+    """infiniband, roce, rdma (one of both) or ethernet. Unlike ones meet by Ethernet only (Holmes)."""
     beta: float = 0.0
     """Seconds per byte of one device's share of the NICs."""
     ethernet_beta: float = 0.0
@@ -122,11 +122,12 @@ class Cluster:
         for level in self._needed():
             if level not in self.hops:
                 raise ClusterError(f"no link at level {level.word}: give [links.{level.word}] alpha_us and gbit_per_s")
-        types = {node.nic for node in self.nodes} - {"ethernet"}
-        if len(types) > 1 and (lacking := [n.name for n in self.nodes if not n.ethernet_beta and n.nic != "ethernet"]):
+        types = sorted({node.nic for node in self.nodes})
+        lacking = [node.name for node in self.nodes if node.nic != "ethernet" and not node.ethernet_beta]
+        if len(types) > 1 and lacking:
             raise ClusterError(
-                f"NICs of types {' and '.join(sorted(types))} cannot exchange messages, and {lacking[0]} has no Ethernet "
-                "beside: give ethernet_gbit_per_s"
+                f"NICs of types {' and '.join(types)} cannot exchange messages, and {lacking[0]} has no "
+                "Ethernet beside: give ethernet_gbit_per_s"
             )
 
     def _needed(self) -> list[Level]:

@@ -1,4 +1,4 @@
-"""A cluster from a file. Pure: the text comes in, a cluster or one clear line goes out. docs/planning.md has an example.
+"""A cluster from a file. Pure: the text comes in, a cluster or one clear line goes out.
 
 Links are of one device and one direction. What the file leaves out comes from the table of known GPUs, or from the
 latencies below; a bandwidth between nodes has no default.

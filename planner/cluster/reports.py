@@ -76,7 +76,7 @@ def _model(nodes: Sequence[Identity]) -> Gpu:
     if len(models) > 1:
         (name, node), (other, elsewhere), *_ = models.values()
         raise ClusterError(
-            f"{node} has {name}, {elsewhere} has {other}: unlike GPUs are not planned for together; name nodes of one kind"
+            f"{node} has {name}, {elsewhere} has {other}: unlike GPUs are not planned for together; name one kind"
         )
     return next(iter(models))
 

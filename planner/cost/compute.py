@@ -1,4 +1,4 @@
-"""Seconds of computations on one device by COMET's roofline (Kadiyala et al.): traffic, intensity, hybrid memory. Pure."""
+"""Seconds of computations on one device by COMET's roofline (Kadiyala et al.): traffic, hybrid memory. Pure."""
 
 from __future__ import annotations
 

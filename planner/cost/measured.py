@@ -1,4 +1,4 @@
-"""What `holdfast profile` measured: seconds of a model's layers and of collectives, as a file. Pure: text in and out."""
+"""What `holdfast profile` measured: seconds of layers and of collectives, as a file. Pure: text in and out."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def memory_of(
     """By pipeline rank, and the bytes of optimizer states in host memory on the rank with the most."""
     stages = [_Stage(model, layout, parts, number) for number in range(layout.stages)]
     found, host = [], 0.0
-    for rank, order in enumerate(plan.orders):
+    for order in plan.orders:
         own = sorted({a.stage for a in order if a.op in COMPUTE})
         states = _states(layout, precision, [stages[number] for number in own], order)
         host = max(host, states.host)

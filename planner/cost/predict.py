@@ -1,7 +1,7 @@
 """The cost model: what a step of a layout takes, holds and sends on a cluster. Pure; the one entry of all planners.
 
-A step is the schedule with these durations, and behind it on each rank what of its reductions no computation hides, and
-the optimizer's update; the rank that ends last gives the step (COMET, with the pipeline simulated instead of a formula).
+A step is the schedule with these durations, and behind it on each rank what of its reductions no computation hides,
+and the optimizer's update; the rank that ends last gives the step (COMET, with the pipeline simulated).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class CostModel:
             params += found.last.params * (number == layout.stages - 1)
             # What was ready before the first layer's backward, of the last micro-batch.
             hidden += (layers - 1) * _known(found.layer.t_b)
-        gathers, sums = reductions(layout)
+        gathers, _ = reductions(layout)
         gather = reduce = 0.0
         if layout.replicas > 1 and layout.zero < 3:
             gather = gathers * self.collective(Collective.ALL_GATHER, params * self.precision.weight, groups.dp)

@@ -1,7 +1,7 @@
 """A layout's schedule with durations: when each pipeline rank ends, and what it did. Pure.
 
-A plan of many micro-batches is not simulated whole. Once the pipeline is full, pp more micro-batches always take equally
-long: two shorter plans give the rest, in time that does not grow with the batch.
+A plan of many micro-batches is not simulated whole. Once the pipeline is full, pp more micro-batches always take
+equally long: two shorter plans give the rest, in time that does not grow with the batch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan
 from holdfast.plan.schedules.table import SCHEDULES
@@ -18,6 +19,7 @@ from holdfast.planner.cost.shared_cores import simulate_shared
 
 MOST_ACTIONS = 4_000
 """Computations of a plan that is simulated whole."""
+T = TypeVar("T")
 _BACK = (Op.BACKWARD, Op.BACKWARD_INPUT)
 
 
@@ -79,7 +81,7 @@ def samples_of(layout: Layout) -> tuple[int, int] | None:
     return least, least + pp
 
 
-def extrapolated[T](layout: Layout, of: Callable[[Plan], T], join: Callable[[T, T, float], T]) -> T:
+def extrapolated(layout: Layout, of: Callable[[Plan], T], join: Callable[[T, T, float], T]) -> T:
     """`of` the layout's plan; of a long one, `join(shorter, longer, k)` goes on k differences behind the shorter."""
     pair = samples_of(layout)
     if pair is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
@@ -75,7 +76,7 @@ def _is_one_table(model: Transformer, layout: Layout) -> bool:
 def _pipeline(model: Transformer, layout: Layout, parts: Parts) -> float:
     """Activations forward, and their gradients back, between stages on unlike ranks."""
     places = layout.places[0]
-    moved = sum(a != b for a, b in zip(places, places[1:], strict=False))
+    moved = sum(a != b for a, b in pairwise(places))
     return 2.0 * moved * layout.micro_batches * parts.layer.boundary * layout.tp
 
 

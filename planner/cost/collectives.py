@@ -1,4 +1,4 @@
-"""What a collective takes: alpha-beta costs of rings and trees, and of groups that span nodes. Pure, closed forms.
+"""What a collective takes: alpha-beta costs of rings and halves, and of groups that span nodes. Pure, closed forms.
 
 `num_bytes` is the whole array, S of nccl-tests: what every rank has afterwards (all-gather, all-reduce, broadcast),
 what every rank brings (reduce-scatter), what one rank sends to all, itself included (all-to-all).
@@ -36,7 +36,7 @@ class Ring:
 
 
 def ring(op: Collective, num_bytes: float, level: Ring) -> float:
-    """Seconds over one level. An all-reduce takes the faster of a ring and a double binary tree.
+    """Seconds over one level. An all-reduce takes the faster of a ring and of halves.
 
     A ring of n passes n - 1 pieces of S/n, an all-reduce twice as many. A broadcast passes pieces down a chain: S beta
     and a latency for each of n - 1 links, with pieces small enough that nothing else counts.
@@ -49,21 +49,21 @@ def ring(op: Collective, num_bytes: float, level: Ring) -> float:
         case Collective.ALL_GATHER | Collective.REDUCE_SCATTER | Collective.ALL_TO_ALL:
             return piece
         case Collective.ALL_REDUCE:
-            return min(2 * piece, tree(num_bytes, level))
+            return min(2 * piece, halving(num_bytes, level))
         case Collective.BROADCAST:
             return (n - 1) * alpha + num_bytes * beta
         case Collective.SEND:
             return alpha + num_bytes * beta
 
 
-def tree(num_bytes: float, level: Ring) -> float:
-    """Seconds of an all-reduce up and down two binary trees, each with half of the data (Sanders et al. 2009).
-
-    Each device is a leaf of one tree and sends and receives S each way: 2 ceil(log2 n) latencies and 2 S beta.
+def halving(num_bytes: float, level: Ring) -> float:
+    """Seconds of an all-reduce by recursive halving and doubling (Thakur et al. 2005), as gloo has it; NCCL's trees have
+    the same latencies. 2 log2 n exchanges move 2(n-1)/n S; what is more than a power of two takes two messages of S.
     """
-    if level.size == 1:
-        return 0.0
-    return 2 * math.ceil(math.log2(level.size)) * level.hop.alpha + 2 * num_bytes * level.hop.beta
+    n, alpha, beta = level.size, level.hop.alpha, level.hop.beta
+    power = 1 << (n.bit_length() - 1)
+    found = 2 * math.log2(power) * alpha + 2 * (power - 1) / power * num_bytes * beta
+    return found if n == power else found + 2 * (alpha + num_bytes * beta)
 
 
 def hierarchical(op: Collective, num_bytes: float, levels: Sequence[Ring]) -> float:

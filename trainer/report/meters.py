@@ -12,31 +12,15 @@ import resource
 import torch
 
 from holdfast.plan.transformer import Flops, step_flops
+from holdfast.planner.cluster.gpus import find
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.settings.shape import shape_of
-
-# Dense bfloat16 peak in FLOP/s from the vendors' data sheets, by what the device's name contains. The first that
-# fits counts, so a special form stands before the plain one.
-PEAKS = (
-    ("H100 PCIe", 756e12),
-    ("H100 NVL", 835e12),
-    ("GH200", 989.4e12),
-    ("H200", 989.4e12),
-    ("H100", 989.4e12),
-    ("H800", 989.4e12),
-    ("A100", 312e12),
-    ("A800", 312e12),
-    ("L40S", 362e12),
-    ("L4", 121e12),
-)
 
 
 def peak_of(device: str, dtype: str) -> float | None:
     """Peak FLOP/s of a device by name, None if unknown or if the run does not use what the peak is stated for."""
-    if dtype != "bfloat16":
-        return None
-    words = device.replace("-", " ")
-    return next((peak for name, peak in PEAKS if f" {name} " in f" {words} "), None)
+    known = find(device) if dtype == "bfloat16" else None
+    return None if known is None else known.flops
 
 
 def model_flops(

@@ -53,6 +53,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "replay": ("gone",),
     "schedules": ("1f1b",),
     "memory": ("--schedule", "1f1b"),
+    "profile": ("--output", "gone/profile.json"),
     "rows": (),
     "diagnose": (),
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),

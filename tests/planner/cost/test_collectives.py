@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.planner.cluster.cluster import Hop
-from holdfast.planner.cost.collectives import Collective, Ring, hierarchical, ring, sent, tree
+from holdfast.planner.cost.collectives import Collective, Ring, halving, hierarchical, ring, sent
 from tests.planner.support import events
 
 NEAR, FAR = Hop(3e-6, 1 / 300e9), Hop(9e-6, 1 / 25e9)
@@ -33,8 +33,9 @@ def test_one_level(n: int, num_bytes: float) -> None:
     for op, expected in simulated.items():
         assert ring(op, num_bytes, level) == pytest.approx(expected, rel=0.02), op
     assert ring(Collective.REDUCE_SCATTER, num_bytes, level) == ring(Collective.ALL_GATHER, num_bytes, level)
+    halved = time_of(lambda net: events.halving(net, n, num_bytes))
     around = time_of(lambda net: events.all_reduce(net, ranks, num_bytes))
-    assert ring(Collective.ALL_REDUCE, num_bytes, level) == pytest.approx(min(around, tree(num_bytes, level)), rel=0.02)
+    assert ring(Collective.ALL_REDUCE, num_bytes, level) == pytest.approx(min(around, halved), rel=0.02)
 
 
 @pytest.mark.parametrize(("nodes", "inner"), [(2, 2), (3, 4), (4, 2)])
@@ -50,12 +51,11 @@ def test_two_levels(nodes: int, inner: int, num_bytes: float) -> None:
     assert found == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("n", [4, 8])
-def test_double_tree(n: int) -> None:
-    """Many small pieces: the bandwidth of the trees, and their depth."""
-    for num_bytes in (2e7, 2e8):
-        expected = time_of(lambda net, size=num_bytes: events.double_tree(net, n, size))
-        assert tree(num_bytes, Ring(n, FAR)) == pytest.approx(expected, rel=0.02)
+@pytest.mark.parametrize("n", [2, 4, 6, 8, 16])
+def test_halving(n: int) -> None:
+    for num_bytes in SIZES:
+        expected = time_of(lambda net, size=num_bytes: events.halving(net, n, size))
+        assert halving(num_bytes, Ring(n, FAR)) == pytest.approx(expected, rel=0.02)
 
 
 def test_all_gather_of_two_levels_by_hand() -> None:

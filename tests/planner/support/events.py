@@ -111,28 +111,25 @@ def broadcast(network: Network, ranks: list[int], num_bytes: float, pieces: int 
             network.send((piece, i), ranks[i], ranks[i + 1], num_bytes / pieces, [(piece, i - 1)] if i else [])
 
 
-def double_tree(network: Network, n: int, num_bytes: float, pieces: int = 128) -> None:
-    """Two binary trees, each reducing and then broadcasting half of the bytes in pieces. n is a power of two."""
-    for tree in range(2):
-
-        def place(r: int, tree: int = tree) -> int:
-            return r if tree == 0 else n - 1 - r
-
-        def parent(r: int) -> int:
-            bit = r & -r
-            up = (r ^ bit) | (bit << 1)
-            return up if up < n else 0
-
-        children: dict[int, list[int]] = defaultdict(list)
-        for r in range(1, n):
-            children[parent(r)].append(r)
-        for piece in range(pieces):
-            for r in range(1, n):
-                after: list[Hashable] = [("up", tree, piece, c) for c in children[r]]
-                network.send(("up", tree, piece, r), place(r), place(parent(r)), num_bytes / 2 / pieces, after)
-            for r in range(1, n):
-                up = parent(r)
-                down: list[Hashable] = (
-                    [("down", tree, piece, up)] if up else [("up", tree, piece, c) for c in children[0]]
-                )
-                network.send(("down", tree, piece, r), place(up), place(r), num_bytes / 2 / pieces, down)
+def halving(network: Network, n: int, num_bytes: float) -> None:
+    """All-reduce by exchanges with ranks ever further away, of ever smaller halves, and back again. Ranks that are more
+    than a power of two hand what they have to another one first, and get the result last."""
+    power = 1 << (n.bit_length() - 1)
+    before: dict[int, list[Hashable]] = {r: [] for r in range(power)}
+    for extra in range(power, n):
+        network.send(("in", extra), extra, extra - power, num_bytes, [])
+        before[extra - power] = [("in", extra)]
+    distance, size, turn = 1, num_bytes, 0
+    sizes = []
+    while distance < power:
+        size /= 2
+        sizes.append((distance, size))
+        distance *= 2
+    for distance, size in sizes + sizes[::-1]:
+        now: dict[int, list[Hashable]] = {}
+        for r in range(power):
+            network.send((turn, r), r, r ^ distance, size, before[r])
+            now[r] = [(turn, r), (turn, r ^ distance)]
+        before, turn = now, turn + 1
+    for extra in range(power, n):
+        network.send(("out", extra), extra - power, extra, num_bytes, before[extra - power])

@@ -10,7 +10,9 @@ Load is printed beside, since both sides are measured on a machine that may have
 
 import itertools
 import json
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.measured import read
 from holdfast.planner.cost.predict import CostModel
+from holdfast.trainer.__main__ import main as trainer
+from holdfast.trainer.preload import preload
 from holdfast.trainer.settings.config import ModelConfig
 from holdfast.trainer.settings.shape import shape_of
 
@@ -42,6 +46,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=2)
     options.add_argument("--repeats", type=int, default=10)
     asked = options.parse_args()
+    preload()
     begun = os.getloadavg()[0]
     with scratch() as folder:
         profile = folder / "profile.json"
@@ -63,8 +68,11 @@ def main() -> None:
     found: Json = {"layouts": rows, "tau": tau, "worst_error": max(abs(row["error"]) for row in rows),
                    "load": [begun, os.getloadavg()[0]], "cores": len(os.sched_getaffinity(0))}  # fmt: skip
     head = ("tp", "pp", "dp", "predicted, s", "measured, s", "error")
-    cells = [[str(row[key]) for key in ("tp", "pp", "dp")]
-             + [f"{row['predicted_s']:.3f}", f"{row['measured_s']:.3f}", f"{row['error']:+.1%}"] for row in rows]  # fmt: skip
+    cells = [
+        [*(str(row[key]) for key in ("tp", "pp", "dp")), *(f"{row[key]:.3f}" for key in ("predicted_s", "measured_s")),
+         f"{row['error']:+.1%}"]
+        for row in rows
+    ]  # fmt: skip
     finish(found, asked.json, head, cells)
     if not asked.json:
         print(f"tau {tau:.2f}, worst error {found['worst_error']:.1%}, load {begun:.1f} to {found['load'][1]:.1f}")
@@ -92,16 +100,38 @@ def _predicted(text: str, tp: int, pp: int, dp: int) -> float:
 
 
 def _executed(folder: Path, layout: tuple[int, int, int], steps: int) -> float:
-    """Seconds of the least step, by the trainer's own report."""
+    """Seconds of the least step but the first, by the trainer's own report. Ranks are forked."""
     tp, pp, dp = layout
-    path = folder / f"{tp}-{pp}-{dp}-{time.monotonic_ns()}.jsonl"
+    world, path = tp * pp * dp, folder / f"{tp}-{pp}-{dp}-{time.monotonic_ns()}.jsonl"
     settings = SIZES | {"parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "parallel.zero": 1,
                         "train.metrics_path": path, "train.steps": steps}  # fmt: skip
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(tp * pp * dp)]
-    command = [sys.executable, *launcher, "-m", "holdfast.trainer", *_set(settings)]
-    subprocess.run(command, check=True, timeout=DEADLINE_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_rank, args=(rank, world, port, _set(settings))) for rank in range(world)]
+    for one in ranks:
+        one.start()
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        for one in ranks:
+            one.join(max(0.0, deadline - time.monotonic()))
+            if one.exitcode != 0:
+                raise RuntimeError(f"a rank of tp={tp} pp={pp} dp={dp} ended with {one.exitcode}")
+    finally:
+        for one in ranks:
+            if one.is_alive():
+                one.kill()
+                one.join()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return min(float(line["seconds"]) for line in lines[1:])
+
+
+def _rank(rank: int, world: int, port: int, words: list[str]) -> None:
+    names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()} | {"MASTER_ADDR": "127.0.0.1"})
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = nowhere
+        sys.exit(trainer(words))
 
 
 def _set(settings: dict[str, object]) -> list[str]:

@@ -87,10 +87,10 @@ class Profile:
         if layout.micro_batch_size != self.micro_batch_size:
             raise ProfileError(
                 f"the profile is of micro_batch_size {self.micro_batch_size}, the layout has "
-                f"{layout.micro_batch_size}: measure it with --micro-batch {layout.micro_batch_size}"
+                f"{layout.micro_batch_size}: measure it with train.micro_batch_size = {layout.micro_batch_size}"
             )
         if name not in self.parts:
-            raise ProfileError(f"the profile has no {name}: it has {', '.join(self.parts)}; measure it with --tp")
+            raise ProfileError(f"the profile has no {name}: it has {', '.join(self.parts)}; measure it with --tps")
         times = self.parts[name]
         found = {}
         for part in ("first", "layer", "last"):
@@ -98,12 +98,19 @@ class Profile:
             found[part] = replace(getattr(parts, part), t_f=one.forward, t_b=one.backward, t_again=one.again)
         return Parts(**found)
 
-    def seconds(self, op: Collective, size: int, num_bytes: float) -> float | None:
-        """Of a collective over `size` ranks of this machine; None if nothing like it was measured."""
+    def seconds(self, op: Collective, size: int, num_bytes: float, world: int = 0) -> float | None:
+        """Of a collective over `size` ranks of this machine; None if nothing like it was measured.
+
+        `world`: ranks of the job. On shared cores a collective is computation: fewer ranks than were measured get more
+        of the cores. 0: as many.
+        """
         lines = self.links.get(op.value, {})
         if not lines:
             return None
-        return lines[min(lines, key=lambda n: (abs(math.log(n / size)), n))].seconds(num_bytes)
+        found = lines[min(lines, key=lambda n: (abs(math.log(n / size)), n))].seconds(num_bytes)
+        if world and self.cores and self.ranks:
+            found *= max(1.0, world / self.cores) / max(1.0, self.ranks / self.cores)
+        return found
 
 
 def key(tp: int, sequence: bool) -> str:

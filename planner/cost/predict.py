@@ -67,12 +67,12 @@ class CostModel:
         layout.check(model, self.cluster.world)
         return self._memory(model, layout, parts(model, layout, self.precision))[0]
 
-    def collective(self, op: Collective, num_bytes: float, group: GroupCost) -> float:
-        """Seconds, as measured on this machine or by the cluster's links."""
+    def collective(self, op: Collective, num_bytes: float, group: GroupCost, world: int = 0) -> float:
+        """Seconds, as measured on this machine or by the cluster's links. `world`: ranks of the job, if not all."""
         if group.size == 1 or num_bytes == 0:
             return 0.0
         if self.profile is not None:
-            measured = self.profile.seconds(op, group.size, num_bytes)
+            measured = self.profile.seconds(op, group.size, num_bytes, world)
             if measured is not None:
                 return measured
         return group.seconds(op, num_bytes)
@@ -102,8 +102,8 @@ class CostModel:
             self._groups[key] = _Groups.of(self.cluster, *key)
         return self._groups[key]
 
-    def _sum(self, sends: Sends, group: GroupCost) -> float:
-        return sum(self.collective(op, num_bytes, group) for op, num_bytes in sends)
+    def _sum(self, sends: Sends, groups: _Groups) -> float:
+        return sum(self.collective(op, num_bytes, groups.tp, groups.world.size) for op, num_bytes in sends)
 
     def _breakdown(
         self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine
@@ -111,7 +111,7 @@ class CostModel:
         stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
         message = groups.message.alpha + found.layer.boundary * groups.message.beta
         if self.profile is not None and layout.pp > 1:
-            measured = self.profile.seconds(Collective.SEND, 2, found.layer.boundary)
+            measured = self.profile.seconds(Collective.SEND, 2, found.layer.boundary, layout.world)
             message = message if measured is None else measured
         cores = float(self.cluster.cores * max(1, layout.world // self.cluster.nodes[0].devices))
         cores = cores if self.cluster.cores and layout.world > self.cluster.cores else 0.0
@@ -132,11 +132,11 @@ class CostModel:
         own = [(layers, found.layer), *((1, one) for one in ends)]
         forward = sum(times * _known(one.t_f) for times, one in own)
         backward = sum(times * _known(one.t_b) for times, one in own)
-        sends_f = sum(times * self._sum(one.sends_f, groups.tp) for times, one in own)
-        sends_b = sum(times * self._sum(one.sends_b, groups.tp) for times, one in own)
+        sends_f = sum(times * self._sum(one.sends_f, groups) for times, one in own)
+        sends_b = sum(times * self._sum(one.sends_b, groups) for times, one in own)
         again, sends_again = 0.0, 0.0
         if layout.recompute == "full":
-            again, sends_again = layers * _known(found.layer.t_f), layers * self._sum(found.layer.sends_f, groups.tp)
+            again, sends_again = layers * _known(found.layer.t_f), layers * self._sum(found.layer.sends_f, groups)
         elif layout.recompute == "selective":
             again = layers * (found.layer.t_again or 0.0)
         gather, reduce = self._sharded(layout, found, groups, own, forward, backward + again)
@@ -160,7 +160,9 @@ class CostModel:
         if layout.zero == 2:
             hidden = max(0.0, reduce - backward) if self.overlap else reduce
             return 0.0, hidden * (1 - 1 / layout.local_micro_batches)
-        gather = units * self.collective(Collective.ALL_GATHER, params / units * self.precision.weight, groups.dp)
+        gather = units * self.collective(
+            Collective.ALL_GATHER, params / units * self.precision.weight, groups.dp, layout.world
+        )
         if not self.overlap:
             return gather, reduce
         # The first unit's gather and the last one's reduction have nothing to hide behind.
@@ -169,7 +171,7 @@ class CostModel:
 
     def _reduce(self, layout: Layout, params: float, groups: _Groups) -> float:
         op = Collective.ALL_REDUCE if layout.zero == 0 else Collective.REDUCE_SCATTER
-        return self.collective(op, params * self.precision.gradient, groups.dp)
+        return self.collective(op, params * self.precision.gradient, groups.dp, layout.world)
 
     def _rank(
         self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine, rank: int, crowd: float
@@ -186,12 +188,14 @@ class CostModel:
         gathers, _ = reductions(layout)
         gather = reduce = 0.0
         if layout.replicas > 1 and layout.zero < 3:
-            gather = gathers * self.collective(Collective.ALL_GATHER, params * self.precision.weight, groups.dp)
+            gather = gathers * self.collective(
+                Collective.ALL_GATHER, params * self.precision.weight, groups.dp, layout.world
+            )
             total = self._reduce(layout, params, groups)
             reduce = max(0.0, total - hidden) if self.overlap else total
         shard = params / (layout.replicas if layout.zero else 1)
         update = self._update(layout, shard, engine) * crowd
-        return gather, reduce, update + self.collective(Collective.ALL_REDUCE, WORLD_SUM, groups.world)
+        return gather, reduce, update + self.collective(Collective.ALL_REDUCE, WORLD_SUM, groups.world, layout.world)
 
     def _update(self, layout: Layout, shard: float, engine: Engine) -> float:
         """Seconds: gradients are read, states and weights read and written; through the host's memory if they are

@@ -17,7 +17,7 @@ from holdfast.plan.simulate import simulate
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.shared_cores import simulate_shared
 
-MOST_ACTIONS = 4_000
+MOST_ACTIONS = 2_000
 """Computations of a plan that is simulated whole."""
 T = TypeVar("T")
 _BACK = (Op.BACKWARD, Op.BACKWARD_INPUT)
@@ -75,7 +75,7 @@ def samples_of(layout: Layout) -> tuple[int, int] | None:
     local, pp = layout.local_micro_batches, layout.pp
     if 2 * layout.stages * local <= MOST_ACTIONS:
         return None
-    least = 4 * pp + local % pp
+    least = 2 * pp + local % pp
     if local <= least + pp or SCHEDULES[layout.schedule].obstacle(pp, least) is not None:
         return None
     return least, least + pp

@@ -36,7 +36,7 @@ def check(config: Config, tps: Sequence[int]) -> None:
     for tp in tps:
         reason = obstacle(replace(config, train=replace(config.train, recompute="none")), tp, 1)
         if reason is not None:
-            raise ConfigError(f"--tp has {tp}: {reason}")
+            raise ConfigError(f"--tps has {tp}: {reason}")
 
 
 def measure_parts(

@@ -31,9 +31,7 @@ Points = dict[str, dict[int, list[tuple[float, float]]]]
 """By collective and ranks of a group: (bytes, seconds)."""
 
 
-def measure_links(
-    ranks: int, backend: str, repeats: int, sizes: Sequence[int] = BYTES
-) -> dict[str, dict[int, Line]]:
+def measure_links(ranks: int, backend: str, repeats: int, sizes: Sequence[int] = BYTES) -> dict[str, dict[int, Line]]:
     """Lines through what was measured, for groups of 2, 4, ... of so many ranks. HoldfastError if ranks fail."""
     if ranks < 2:
         return {}

@@ -75,7 +75,9 @@ def _measure(config: Any, tps: list[int], ranks: int, repeats: int, out: Path) -
     layers.check(config, tps)
     is_gpu = torch.cuda.device_count() > 0 and config.parallel.device != "cpu"
     if is_gpu and ranks > torch.cuda.device_count():
-        raise UsageError(f"--ranks is {ranks}, this machine has {torch.cuda.device_count()} GPUs: take as many or fewer")
+        raise UsageError(
+            f"--ranks is {ranks}, this machine has {torch.cuda.device_count()} GPUs: take as many or fewer"
+        )
     torch.set_num_threads(1)
     began = time.monotonic()
     with progress("measuring links") as report:

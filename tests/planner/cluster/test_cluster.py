@@ -51,8 +51,11 @@ def test_rails_meet_without_the_switches_above() -> None:
 
 
 def test_unlike_nics_meet_by_ethernet() -> None:
-    nodes = (Node("a", 1, nic="infiniband", beta=1e-11, ethernet_beta=1e-9),
-             Node("b", 1, nic="roce", beta=1e-11, ethernet_beta=2e-9), Node("c", 1, nic="ethernet", beta=3e-9))  # fmt: skip
+    nodes = (
+        Node("a", 1, nic="infiniband", beta=1e-11, ethernet_beta=1e-9),
+        Node("b", 1, nic="roce", beta=1e-11, ethernet_beta=2e-9),
+        Node("c", 1, nic="ethernet", beta=3e-9),
+    )
     one = Cluster(A100, nodes, {**HOPS, Level.SWITCH: Hop(0, 1e-11)})
     assert (one.link(0, 1).beta, one.link(0, 1).nic) == (2e-9, "ethernet")
     assert one.link(0, 2).beta == 3e-9

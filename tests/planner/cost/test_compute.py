@@ -32,7 +32,7 @@ def test_traffic_by_hand() -> None:
     """u = 8 x 4, v = 4 x 16, w = 8 x 16 numbers of 2 bytes: 64, 128, 256."""
     assert traffic(8, 4, 16, 2, 1000) == 64 + 128 + 256
     assert traffic(8, 4, 16, 2, 0) == 64 + 128 + 256
-    # A buffer of 50: u in 2 pieces reads v twice, 2 x 128 + 64; v in 3 reads u three times, 3 x 64 + 128. The first is 320.
+    # A buffer of 50: u in 2 pieces reads v twice, 2 x 128 + 64; v in 3 reads u three times, 3 x 64 + 128.
     assert traffic(8, 4, 16, 2, 50) == min(2 * 128 + 64, 3 * 64 + 128) + 256
     # Of 30: u in 3 pieces, 3 x 128 + 64 = 448; v in 5, 5 x 64 + 128 = 448. Of 100: one piece of u suffices.
     assert traffic(8, 4, 16, 2, 100) == 128 + 64 + 256

@@ -44,7 +44,9 @@ def test_times_are_those_of_the_layout() -> None:
     model = Transformer(2, 64, 4, 128, 32)
     found = ONE.applied(parts(model, Layout(micro_batch_size=2), Precision()), Layout(micro_batch_size=2))
     assert (found.layer.t_f, found.last.t_b, found.layer.t_again) == (0.1, 0.2, 0.05)
-    with pytest.raises(ProfileError, match="the profile has no tp=2: it has tp=1, tp=2 sequence; measure it with --tp"):
+    with pytest.raises(
+        ProfileError, match="the profile has no tp=2: it has tp=1, tp=2 sequence; measure it with --tps"
+    ):
         ONE.applied(found, Layout(tp=2, micro_batch_size=2))
     with pytest.raises(ProfileError, match="micro_batch_size 2, the layout has 1"):
         ONE.applied(found, Layout())

@@ -16,8 +16,10 @@ SIZES = {"layers": 4, "d_model": 256, "heads": 4, "seq_len": 128, "micro_batches
 CASES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "1f1b, zero 1": ((2, 2, 1), {"zero": 1, "block": "serial", "norm": "layer", "positions": "learned"}),
     "sequence, zero 0": ((1, 2, 2), {"zero": 0, "sequence": True}),
-    "swiglu, interleaved, selective": ((2, 1, 1), {"schedule": "interleaved", "mlp": "swiglu", "recompute": "selective",
-                                       "block": "serial"}),  # fmt: skip
+    "swiglu, interleaved, selective": (
+        (2, 1, 1),
+        {"schedule": "interleaved", "mlp": "swiglu", "recompute": "selective", "block": "serial"},
+    ),
     "zero 3, full": ((1, 4, 1), {"zero": 3, "recompute": "full"}),
     "zero 2, gpipe, cell": ((2, 2, 1), {"zero": 2, "schedule": "gpipe", "recompute": "cell"}),
 }
@@ -28,7 +30,7 @@ CASES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
 def test_as_the_trainer_counts(case: str, dtype: str) -> None:
     (pp, dp, tp), settings = CASES[case]
     config, trainer_layout, shape, layout, precision = both(pp, dp, tp, dtype=dtype, **SIZES, **settings)
-    expected = expect(config, trainer_layout, VOCAB, "cuda").ranks
+    expected = expect(config, trainer_layout, VOCAB, "cpu" if dtype == "float32" else "cuda").ranks
     found, _ = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
     for own, trainers in zip(found, expected, strict=True):
         for kind in ("weights", "optimizer", "gradients", "gathered"):
@@ -41,7 +43,7 @@ def test_states_of_the_zero_paper() -> None:
     """Figure 1: 7.5 B parameters over 64 replicas: 120, 31.4, 16.6 and 1.9 GB."""
     mixed = Precision(2, 2, 12)
     for zero, gigabytes in enumerate((120, 31.4, 16.6, 1.9)):
-        assert sum(model_states(7.5e9, 64, zero, mixed)) == pytest.approx(gigabytes * 1e9, rel=0.01)
+        assert sum(model_states(7.5e9, 64, zero, mixed)) == pytest.approx(gigabytes * 1e9, abs=0.05e9)
 
 
 def test_optimizer_on_the_host() -> None:

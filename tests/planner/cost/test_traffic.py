@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.cost.traffic import wire_of
-from holdfast.plan.transformer import Transformer
 from holdfast.trainer.optim.traffic import traffic
 from holdfast.trainer.pipeline.pipeline import build_plan
 from tests.planner.support.settings import VOCAB, both
@@ -49,7 +49,7 @@ def test_as_the_trainer_counts(case: str) -> None:
 
 
 def test_by_link() -> None:
-    """2 nodes of 4 devices, two under a switch: tp stays in the node, of each dp ring of 4 one link in two leaves it."""
+    """2 nodes of 4 devices, one switch: tp stays in the node, of each dp ring of 4 one link in two leaves it."""
     cluster = parse('gpu = "A100"\nnodes = 2\ngpus_per_node = 4\n[links.switch]\ngbit_per_s = 200\n')
     model = Transformer(4, 256, 4, 512, 128)
     found = CostModel(cluster).predict(model, Layout(pp=1, dp=4, tp=2, micro_batches=8)).wire

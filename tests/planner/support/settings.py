@@ -24,10 +24,10 @@ def both(pp: int, dp: int, tp: int, **settings: Any) -> tuple[Config, TrainerLay
         sections[section] = replace(own, **{k: v for k, v in settings.items() if hasattr(own, k)})
     config = replace(config, **sections)
     config = replace(config, parallel=replace(config.parallel, pp=pp, dp=dp, tp=tp))
-    parallel, train = config.parallel, config.train
+    parallel, train, optim = config.parallel, config.train, config.optim
     layout = Layout(
         pp, dp, tp, parallel.schedule, parallel.chunks, train.micro_batches, train.micro_batch_size, parallel.zero,
-        train.recompute, parallel.sequence, parallel.shard_vocabulary, config.optim.state == "host", config.optim.bucket,
+        train.recompute, parallel.sequence, parallel.shard_vocabulary, optim.state == "host", optim.bucket,
     )  # fmt: skip
     shape = shape_of(config.model, VOCAB, config.data.seq_len)
     return config, plan(config, pp * dp * tp, VOCAB), shape, layout, Precision.of(train.dtype)

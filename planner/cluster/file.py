@@ -7,7 +7,7 @@ latencies below; a bandwidth between nodes has no default.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from holdfast.base.settings import nearest
@@ -139,8 +139,7 @@ def _is_table(entry: object, where: str) -> bool:
     return True
 
 
-def _known(entry: Mapping[str, Any], keys: object, where: str) -> None:
-    names = tuple(keys)  # type: ignore[arg-type]
+def _known(entry: Mapping[str, Any], names: Collection[str], where: str) -> None:
     for key in entry:
         if key not in names:
             raise ClusterError(f"{where} has {key[:40]!r}, which is no key of it{nearest(key[:40], names)}")

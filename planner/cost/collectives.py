@@ -58,7 +58,7 @@ def ring(op: Collective, num_bytes: float, level: Ring) -> float:
 
 def halving(num_bytes: float, level: Ring) -> float:
     """Seconds of an all-reduce by recursive halving and doubling (Thakur et al. 2005), as gloo has it; NCCL's
-    trees have the same latencies. 2 log2 n exchanges move 2(n-1)/n S; ranks beyond a power of two take two messages of S.
+    trees have the same latencies. 2 log2 n exchanges move 2(n-1)/n S; ranks beyond a power of two add two messages.
     """
     n, alpha, beta = level.size, level.hop.alpha, level.hop.beta
     power = 1 << (n.bit_length() - 1)

@@ -27,7 +27,7 @@ class Breakdown:
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, one.name) for one in fields(self))
+        return float(sum(getattr(self, one.name) for one in fields(self)))
 
     def document(self) -> dict[str, float]:
         return asdict(self)
@@ -46,7 +46,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, one.name) for one in fields(self))
+        return float(sum(getattr(self, one.name) for one in fields(self)))
 
     def document(self) -> dict[str, float]:
         return asdict(self)

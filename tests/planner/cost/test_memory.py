@@ -26,17 +26,20 @@ CASES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_as_the_trainer_counts(case: str, dtype: str) -> None:
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_as_the_trainer_counts(case: str, device: str) -> None:
+    """Bfloat16 on a GPU. Float32 on a CPU without rotated positions, whose operations there save other copies; and
+    gloo keeps messages of gradients to the step's end."""
     (pp, dp, tp), settings = CASES[case]
-    config, trainer_layout, shape, layout, precision = both(pp, dp, tp, dtype=dtype, **SIZES, **settings)
-    expected = expect(config, trainer_layout, VOCAB, "cpu" if dtype == "float32" else "cuda").ranks
-    found, _ = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
-    for own, trainers in zip(found, expected, strict=True):
+    own = {"dtype": "bfloat16"} if device == "cuda" else {"dtype": "float32", "positions": "learned"}
+    config, trainer_layout, shape, layout, precision = both(pp, dp, tp, **{**SIZES, **settings, **own})
+    expected = expect(config, trainer_layout, VOCAB, device).ranks
+    ranks, _ = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
+    for found, trainers in zip(ranks, expected, strict=True):
         for kind in ("weights", "optimizer", "gradients", "gathered"):
-            assert getattr(own, kind) == pytest.approx(getattr(trainers, kind), rel=0.01, abs=1000), kind
-        assert own.activations == pytest.approx(trainers.activations, rel=0.03)
-        assert own.total == pytest.approx(trainers.total, rel=0.08)
+            assert getattr(found, kind) == pytest.approx(getattr(trainers, kind), rel=0.01, abs=1000), kind
+        assert found.activations == pytest.approx(trainers.activations, rel=0.03)
+        assert found.total == pytest.approx(trainers.total, rel=0.08 if device == "cuda" else 0.15)
 
 
 def test_states_of_the_zero_paper() -> None:

@@ -82,7 +82,7 @@ def all_reduce(
     return rings(network, label, ranks, num_bytes / len(ranks), 2 * (len(ranks) - 1), first or [])
 
 
-def hierarchical_all_reduce(network: Network, nodes: list[list[int]], num_bytes: float) -> None:
+def hierarchical_all_reduce(network: Network, nodes: list[list[int]], num_bytes: float, is_ring: bool) -> None:
     """Reduce-scatter in each node, all-reduce among devices of one place, all-gather in each node."""
     inner = len(nodes[0])
     halves = [all_gather(network, ranks, num_bytes, f"scatter{i}") for i, ranks in enumerate(nodes)]
@@ -90,7 +90,8 @@ def hierarchical_all_reduce(network: Network, nodes: list[list[int]], num_bytes:
     across: list[Hashable] = []
     for place in range(inner):
         ranks = [node[place] for node in nodes]
-        across += all_reduce(network, ranks, num_bytes / inner, f"across{place}", done)
+        reduce = all_reduce if is_ring else halving
+        across += reduce(network, ranks, num_bytes / inner, f"across{place}", done)
     for i, ranks in enumerate(nodes):
         all_gather(network, ranks, num_bytes, f"gather{i}", across)
 
@@ -111,25 +112,27 @@ def broadcast(network: Network, ranks: list[int], num_bytes: float, pieces: int 
             network.send((piece, i), ranks[i], ranks[i + 1], num_bytes / pieces, [(piece, i - 1)] if i else [])
 
 
-def halving(network: Network, n: int, num_bytes: float) -> None:
+def halving(
+    network: Network, ranks: list[int], num_bytes: float, label: str = "h", first: list[Hashable] | None = None
+) -> list[Hashable]:
     """All-reduce by exchanges with ranks ever further away, of ever smaller halves, and back again. Ranks that are more
     than a power of two hand what they have to another one first, and get the result last."""
+    n = len(ranks)
     power = 1 << (n.bit_length() - 1)
-    before: dict[int, list[Hashable]] = {r: [] for r in range(power)}
+    before: dict[int, list[Hashable]] = {r: list(first or []) for r in range(power)}
     for extra in range(power, n):
-        network.send(("in", extra), extra, extra - power, num_bytes, [])
-        before[extra - power] = [("in", extra)]
-    distance, size, turn = 1, num_bytes, 0
-    sizes = []
-    while distance < power:
-        size /= 2
-        sizes.append((distance, size))
-        distance *= 2
-    for distance, size in sizes + sizes[::-1]:
+        network.send((label, "in", extra), ranks[extra], ranks[extra - power], num_bytes, list(first or []))
+        before[extra - power] = [(label, "in", extra)]
+    halves = [(1 << i, num_bytes / (2 << i)) for i in range(power.bit_length() - 1)]
+    for turn, (distance, size) in enumerate(halves + halves[::-1]):
         now: dict[int, list[Hashable]] = {}
         for r in range(power):
-            network.send((turn, r), r, r ^ distance, size, before[r])
-            now[r] = [(turn, r), (turn, r ^ distance)]
-        before, turn = now, turn + 1
+            # The other end is ready when it has done what came before.
+            network.send((label, turn, r), ranks[r], ranks[r ^ distance], size, before[r] + before[r ^ distance])
+            now[r] = [(label, turn, r), (label, turn, r ^ distance)]
+        before = now
+    last = [name for names in before.values() for name in names]
     for extra in range(power, n):
-        network.send(("out", extra), extra - power, extra, num_bytes, before[extra - power])
+        network.send((label, "out", extra), ranks[extra - power], ranks[extra], num_bytes, before[extra - power])
+        last.append((label, "out", extra))
+    return last

@@ -57,6 +57,9 @@ def test_links_of_the_nearest_size() -> None:
     assert ONE.seconds(Collective.ALL_REDUCE, 2, 1e6) == pytest.approx(1e-4 + 1e-3)
     assert ONE.seconds(Collective.ALL_REDUCE, 6, 1e6) == pytest.approx(4e-4 + 3e-3)
     assert ONE.seconds(Collective.SEND, 2, 1e6) is None
+    # Eight ranks had a quarter of a core each; four have half of one, and two a whole one.
+    assert ONE.seconds(Collective.ALL_REDUCE, 2, 1e6, world=4) == pytest.approx((1e-4 + 1e-3) / 2)
+    assert ONE.seconds(Collective.ALL_REDUCE, 2, 1e6, world=2) == pytest.approx((1e-4 + 1e-3) / 4)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,22 @@ class CostModel:
         step = breakdown.total
         return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity)
 
+    def floor(self, model: Transformer, layout: Layout) -> float:
+        """Seconds that no schedule of this layout is faster than: its ranks' computations and tensor collectives spread
+        evenly. By axes, micro-batch and recompute alone."""
+        if self.cluster.cores:
+            return 0.0
+        engine = Engine.of(self.cluster.gpu)
+        found, tp = self._parts(model, layout, engine), self._groups_of(layout).tp
+        once = 0.0
+        for times, one in ((model.layers, found.layer), (1, found.first), (1, found.last)):
+            once += times * (_known(one.t_f) + _known(one.t_b) + self._sum(one.sends_f, tp) + self._sum(one.sends_b, tp))
+        if layout.recompute == "full":
+            once += model.layers * (_known(found.layer.t_f) + self._sum(found.layer.sends_f, tp))
+        elif layout.recompute == "selective":
+            once += model.layers * (found.layer.t_again or 0.0)
+        return layout.local_micro_batches * once / layout.pp
+
     def memory(self, model: Transformer, layout: Layout) -> tuple[Memory, ...]:
         """By pipeline rank, without the rest: enough to see what fits."""
         layout.check(model, self.cluster.world)
@@ -177,7 +193,8 @@ class CostModel:
         self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine, rank: int, crowd: float
     ) -> tuple[float, float, float]:
         """Seconds of gathering before the step, of reductions behind it that nothing hides, and of the update."""
-        own = [s for s in range(layout.stages) if any(places[s] == rank for places in layout.places)]
+        pipes = layout.places
+        own = [s for s in range(layout.stages) if any(places[s] == rank for places in pipes)]
         params, hidden = 0.0, 0.0
         for number in own:
             layers = len(layout.layers_of(number, model.layers))

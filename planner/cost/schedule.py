@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan
 from holdfast.plan.schedules.table import SCHEDULES
-from holdfast.plan.simulate import simulate
+from holdfast.planner.cost.compiled import compiled
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.shared_cores import simulate_shared
 
@@ -116,19 +116,23 @@ def _run(plan: Plan, stages: Sequence[StageTimes], latency: float, cores: float,
         for op in (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.RECOMPUTE)
     }
     totals = {at: sum(one) for at, one in kinds.items()}
+    once = compiled(plan)
+    if cores:
 
-    def duration(action: Action) -> float:
-        return totals[action.stage, action.op] * len(action.micro_batches) / action.parts
+        def duration(action: Action) -> float:
+            return totals[action.stage, action.op] * len(action.micro_batches) / action.parts
 
-    end = simulate_shared(plan, duration, cores, ranks, latency) if cores else simulate(plan, duration, latency).end
+        end = simulate_shared(plan, duration, cores, ranks, latency)
+        ends = [max((end[a.id] for a in order), default=0.0) for order in plan.orders]
+    else:
+        ends = once.ends(totals, latency)
     found = []
-    for order in plan.orders:
+    for last, shares in zip(ends, once.shares, strict=True):
         sums = [0.0] * 4
-        for action in order:
-            scale = len(action.micro_batches) / action.parts
-            for i, value in enumerate(kinds[action.stage, action.op]):
+        for at, scale in shares.items():
+            for i, value in enumerate(kinds[at]):
                 sums[i] += scale * value
-        found.append(RankTimes(max((end[a.id] for a in order), default=0.0), tuple(sums)))
+        found.append(RankTimes(last, tuple(sums)))
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from holdfast.base.errors import UsageError
@@ -59,7 +60,7 @@ class Layout:
     @property
     def places(self) -> list[tuple[int, ...]]:
         """By pipe, the pipeline rank of each stage."""
-        return SCHEDULES[self.schedule].placement.places(self.pp, self.stages_per_rank)
+        return _places(self.schedule, self.pp, self.stages_per_rank)
 
     @property
     def replicas(self) -> int:
@@ -128,6 +129,11 @@ class Layout:
         except ValueError as error:
             return f"schedule {schedule.name} {error}"
         return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _places(schedule: str, pp: int, chunks: int) -> list[tuple[int, ...]]:
+    return SCHEDULES[schedule].placement.places(pp, chunks)
 
 
 def _divisors(groups: int, heads: int) -> str:

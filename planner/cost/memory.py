@@ -83,10 +83,10 @@ def _memory(
     boundary = parts.layer.boundary
 
     def activations(action: Action) -> float:
-        return stages[action.stage].held * float(action.share)
+        return stages[action.stage].held * len(action.micro_batches) / action.parts
 
     def inputs(action: Action) -> float:
-        return boundary * float(action.share) * (action.stage > 0)
+        return boundary * len(action.micro_batches) / action.parts * (action.stage > 0)
 
     held = peak(order, activations, inputs)
     messages = ROOM * boundary * (layout.pp > 1)

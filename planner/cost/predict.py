@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.plan.plan import Plan
+from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level
 from holdfast.planner.cost.collectives import Collective
@@ -20,7 +21,7 @@ from holdfast.planner.cost.groups import GroupCost, group_cost, lines_of, messag
 from holdfast.planner.cost.layers import LayerProfile, Parts, Precision, Sends, parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.measured import Profile
-from holdfast.planner.cost.memory import memory_of
+from holdfast.planner.cost.memory import memory_of, model_states
 from holdfast.planner.cost.prediction import Breakdown, Memory, Prediction
 from holdfast.planner.cost.schedule import StageTimes, extrapolated, run
 from holdfast.planner.cost.traffic import reductions, wire_of
@@ -62,21 +63,51 @@ class CostModel:
         step = breakdown.total
         return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity)
 
-    def floor(self, model: Transformer, layout: Layout) -> float:
-        """Seconds that no schedule of this layout is faster than: its ranks' computations and tensor collectives spread
-        evenly. By axes, micro-batch and recompute alone."""
+    def floor(self, model: Transformer, layout: Layout, *, with_schedule: bool = False) -> float:
+        """Seconds that no layout of these axes, micro-batch and recompute takes less than; with its schedule and chunks,
+        if asked. Work spread evenly, or that of the last rank, which begins when the first micro-batch gets there."""
         if self.cluster.cores:
             return 0.0
-        engine = Engine.of(self.cluster.gpu)
-        found, tp = self._parts(model, layout, engine), self._groups_of(layout).tp
-        once = 0.0
-        for times, one in ((model.layers, found.layer), (1, found.first), (1, found.last)):
-            once += times * (_known(one.t_f) + _known(one.t_b) + self._sum(one.sends_f, tp) + self._sum(one.sends_b, tp))
-        if layout.recompute == "full":
-            once += model.layers * (_known(found.layer.t_f) + self._sum(found.layer.sends_f, tp))
-        elif layout.recompute == "selective":
-            once += model.layers * (found.layer.t_again or 0.0)
-        return layout.local_micro_batches * once / layout.pp
+        found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout)
+
+        def forward(one: LayerProfile) -> float:
+            return _known(one.t_f) + self._sum(one.sends_f, groups)
+
+        def backward(one: LayerProfile) -> float:
+            again = one.t_again or 0.0 if layout.recompute == "selective" else 0.0
+            again = forward(one) if layout.recompute == "full" else again
+            return _known(one.t_b) + self._sum(one.sends_b, groups) + again
+
+        layer = forward(found.layer) + backward(found.layer)
+        ends = sum(_known(one.t_f) + _known(one.t_b) for one in (found.first, found.last))
+        local = layout.local_micro_batches
+        even = local * (model.layers * layer + ends) / layout.pp
+        schedule = SCHEDULES[layout.schedule]
+        if not with_schedule or schedule.placement is Placement.BOTH_WAYS:
+            return even
+        chunk = model.layers // layout.stages
+        fill = forward(found.layer)
+        if schedule.placement is Placement.LOOP and not schedule.halves_backward:
+            fill += backward(found.layer)  # and the last backward has its way back
+        return max(even, local * chunk * layout.stages_per_rank * layer + (layout.pp - 1) * chunk * fill)
+
+    def least_bytes(self, model: Transformer, layout: Layout) -> float:
+        """Bytes that the fullest rank of any layout of these axes, micro-batch, recompute and ZeRO stage holds at
+        least: states of its layers, and one micro-batch's activations of them."""
+        layer = parts(model, layout, self.precision).layer
+        layers = model.layers // layout.pp
+        replicas = layout.dp if layout.zero else 1
+        weights, gradients, optimizer = model_states(layer.params * layers, replicas, layout.zero, self.precision)
+        held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
+        return weights + gradients + (0.0 if layout.is_on_host else optimizer) + layers * held
+
+    def estimate(self, model: Transformer, layout: Layout) -> float:
+        """Seconds by rule of thumb, for the order in which layouts are looked at."""
+        floor = self.floor(model, layout)
+        chunks = max(1, model.layers // layout.pp)
+        params = model.layers * parts(model, layout, self.precision).layer.params / layout.pp
+        exposed = self._reduce(layout, params, self._groups_of(layout)) if layout.dp > 1 else 0.0
+        return floor * (1 + (layout.pp - 1) / chunks / layout.local_micro_batches) + exposed
 
     def memory(self, model: Transformer, layout: Layout) -> tuple[Memory, ...]:
         """By pipeline rank, without the rest: enough to see what fits."""

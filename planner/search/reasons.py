@@ -9,7 +9,6 @@ from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
-from holdfast.planner.search.ranked import Ranked
 from holdfast.planner.search.space import Space, families
 
 _TIMES = (2, 4, 8, 16, 32, 64)
@@ -28,19 +27,21 @@ def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) 
         if next(families(model, cluster, samples, anything), None) is not None:
             return f"{text} with the axes that were asked for: leave some of pp, dp, tp and micro-batch sizes open"
     for idle in range(space.idle_nodes + 1, len(cluster.nodes)):
-        if next(families(model, _first(cluster, len(cluster.nodes) - idle), samples, replace(space, idle_nodes=0)), None):
+        if next(
+            families(model, _first(cluster, len(cluster.nodes) - idle), samples, replace(space, idle_nodes=0)), None
+        ):
             used = len(cluster.nodes) - idle
-            return f"{text} and {model.heads} heads: {used} of {len(cluster.nodes)} nodes would do (--idle-nodes {idle})"
+            return (
+                f"{text} and {model.heads} heads: {used} of {len(cluster.nodes)} nodes would do (--idle-nodes {idle})"
+            )
     return f"{text}: dp must divide the samples, tp {model.kv_heads or model.heads} heads, pp be {model.layers} at most"
 
 
-def too_large(costs: CostModel, model: Transformer, smallest: Ranked | None, limit: float) -> str:
+def too_large(costs: CostModel, model: Transformer, held: float, layout: Layout, limit: float) -> str:
     """Of a model that no layout fits: what the smallest needs, and how many nodes would do."""
-    assert smallest is not None, "a family without members"
-    layout, held = smallest.layout, smallest.prediction.fullest.total
     text = (
         f"no layout fits in {_gb(limit)} a device: the smallest of those looked at (pp={layout.pp} dp={layout.dp} "
-        f"tp={layout.tp} {layout.schedule}, ZeRO {layout.zero}, recompute {layout.recompute}) needs {_gb(held)}"
+        f"tp={layout.tp} {layout.schedule}, ZeRO {layout.zero}, recompute {layout.recompute}) needs {_gb(held)} at least"
     )
     for times in _TIMES:
         found = _on(costs, model, layout, times)

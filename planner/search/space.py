@@ -22,7 +22,15 @@ class Space:
     pp: tuple[int, ...] = ()
     dp: tuple[int, ...] = ()
     tp: tuple[int, ...] = ()
-    schedules: tuple[str, ...] = ("interleaved", "1f1b", "zbv", "bfs", "interleaved-zero-bubble", "dualpipev", "chimera")
+    schedules: tuple[str, ...] = (
+        "interleaved",
+        "1f1b",
+        "zbv",
+        "bfs",
+        "interleaved-zero-bubble",
+        "dualpipev",
+        "chimera",
+    )
     """Those whose forwards and backwards are those of a plain step, the likeliest first."""
     chunks: tuple[int, ...] = ()
     zero: tuple[int, ...] = (1, 0, 2, 3)

@@ -1,9 +1,8 @@
-"""A plan worked out once, to be timed many times with other durations: what `simulate` says, some ten times faster. Pure."""
+"""A plan worked out once, to be timed many times: what `simulate` says, some ten times faster. Pure."""
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +11,8 @@ from holdfast.plan.plan import Action, Op, Plan
 
 Kind = tuple[int, Op]
 """A stage, and what is done to it."""
+Step = tuple[int, int, float, tuple[int, ...], tuple[int, ...]]
+"""(rank, number of its kind, how many micro-batches, what it needs of its own rank, and of others)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,7 @@ class Compiled:
     """Computations in an order in which each follows what it needs."""
 
     kinds: tuple[Kind, ...]
-    steps: tuple[tuple[int, int, float, tuple[int, ...], tuple[int, ...]], ...]
-    """(rank, number of its kind, how many micro-batches, what it needs of its own rank, and of others)."""
+    steps: tuple[Step, ...]
     shares: tuple[Mapping[Kind, float], ...]
     """By rank: micro-batches of each kind."""
 
@@ -50,7 +50,7 @@ def compiled(plan: Plan) -> Compiled:
     rank_of = {action.id: rank for rank, action in plan.actions()}
     number: dict[str, int] = {}
     kinds: dict[Kind, int] = {}
-    steps = []
+    steps: list[Step] = []
     at = [0] * len(plan.orders)
     ready, waiting = list(range(len(plan.orders))), dict[str, list[int]]()
     while ready:
@@ -70,10 +70,11 @@ def compiled(plan: Plan) -> Compiled:
             ready += waiting.pop(action.id, ())
     if len(steps) < sum(map(len, plan.orders)):
         raise ValueError(f"the {plan.schedule} plan never ends: after {len(steps)} actions, all wait for each other")
-    shares: list[Counter[Kind]] = [Counter() for _ in plan.orders]
+    shares: list[dict[Kind, float]] = [{} for _ in plan.orders]
     for rank, action in plan.actions():
-        shares[rank][action.stage, action.op] += _share(action)  # type: ignore[assignment]
-    return Compiled(tuple(kinds), tuple(steps), tuple(shares))  # type: ignore[arg-type]
+        at_kind = action.stage, action.op
+        shares[rank][at_kind] = shares[rank].get(at_kind, 0.0) + _share(action)
+    return Compiled(tuple(kinds), tuple(steps), tuple(shares))
 
 
 def _share(action: Action) -> float:

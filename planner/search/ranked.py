@@ -34,7 +34,7 @@ class Ranked:
 
 
 def why(one: Ranked, best: Ranked) -> str:
-    """In a few words: what a step spends most on besides computation, and for another than the best what makes it slower."""
+    """In a few words: what a step spends on besides computation; of another than the best, what makes it slower."""
     if one is best:
         own, rest = one.prediction.breakdown, []
         for name in ("bubble", "replicas", "tensor", "recompute"):

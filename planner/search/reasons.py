@@ -37,11 +37,19 @@ def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) 
     return f"{text}: dp must divide the samples, tp {model.kv_heads or model.heads} heads, pp be {model.layers} at most"
 
 
+def no_member(model: Transformer, cluster: Cluster, samples: int) -> str:
+    """Of a search in which every layout was refused for what it combines."""
+    return (
+        f"no schedule takes {samples:,} samples in a step on {cluster.world:,} devices with these settings: leave "
+        "schedule, chunks, ZeRO stage or recompute open"
+    )
+
+
 def too_large(costs: CostModel, model: Transformer, held: float, layout: Layout, limit: float) -> str:
     """Of a model that no layout fits: what the smallest needs, and how many nodes would do."""
     text = (
         f"no layout fits in {_gb(limit)} a device: the smallest of those looked at (pp={layout.pp} dp={layout.dp} "
-        f"tp={layout.tp} {layout.schedule}, ZeRO {layout.zero}, recompute {layout.recompute}) needs {_gb(held)} at least"
+        f"tp={layout.tp} {layout.schedule}, ZeRO {layout.zero}, recompute {layout.recompute}) needs {_gb(held)}"
     )
     for times in _TIMES:
         found = _on(costs, model, layout, times)

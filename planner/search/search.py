@@ -17,7 +17,7 @@ from holdfast.plan.transformer import Transformer
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Goal, Ranked
-from holdfast.planner.search.reasons import NothingFits, no_family, too_large
+from holdfast.planner.search.reasons import NothingFits, no_family, no_member, too_large
 from holdfast.planner.search.space import Family, Space, families
 
 KEPT = 10
@@ -48,6 +48,8 @@ class Search:
     limit_bytes: float = 0.0
     """Of a device; 0: what the cluster's have."""
     kept: int = KEPT
+    allows: Callable[[Layout], bool] = lambda layout: True
+    """What else must be true of a layout."""
     _left: list[tuple[float, int, float, Family]] = field(default_factory=list, init=False)
     """(estimate, number, floor, family), a heap."""
     _under_way: list[Layout] = field(default_factory=list, init=False)
@@ -87,7 +89,8 @@ class Search:
             if self._best and is_up():
                 break
         if not self._best:
-            assert self._smallest is not None, "a family has members"
+            if self._smallest is None:
+                raise NothingFits(no_member(self.model, self.costs.cluster, self.samples))
             raise NothingFits(too_large(self.costs, self.model, *self._smallest, self.limit))
         floors = [floor for _, _, floor, _ in self._left]
         floors += [self.costs.floor(self.model, one) for one in self._under_way[:1]]
@@ -107,6 +110,9 @@ class Search:
         model, costs = self.model, self.costs
         if self._is_slower(costs.floor(model, layout, with_schedule=True)):
             self._counts["slower"] += 1
+            return
+        if not self.allows(layout):
+            self._counts["not possible"] += 1
             return
         if self._is_too_large(layout, costs.least_bytes(model, layout)):
             return
@@ -131,17 +137,3 @@ class Search:
         if self._smallest is None or held < self._smallest[0]:
             self._smallest = held, layout
         return True
-
-
-def search(
-    model: Transformer,
-    costs: CostModel,
-    samples: int,
-    goal: Goal = "time",
-    space: Space | None = None,
-    limit_bytes: float = 0.0,
-    kept: int = KEPT,
-    is_up: Callable[[], bool] = lambda: False,
-) -> Found:
-    """The best layouts for a step of so many samples. NothingFits where there is none."""
-    return Search(model, costs, samples, goal, space or Space(), limit_bytes, kept).run(is_up)

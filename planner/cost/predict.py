@@ -65,7 +65,7 @@ class CostModel:
 
     def floor(self, model: Transformer, layout: Layout, *, with_schedule: bool = False) -> float:
         """Seconds that no layout of these axes, micro-batch and recompute takes less than; with its schedule and
-        chunks, if asked. Work spread evenly, or that of the last rank, which begins when the first micro-batch gets there."""
+        chunks, if asked. Work spread evenly, or that of the last rank, which begins with the first message."""
         if self.cluster.cores:
             return 0.0
         found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout)

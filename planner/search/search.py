@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.base.errors import UsageError
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.measured import ProfileError
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Goal, Ranked
 from holdfast.planner.search.reasons import NothingFits, no_family, no_member, too_large
@@ -67,14 +68,21 @@ class Search:
         found = list(families(model, costs.cluster, self.samples, self.space))
         if not found:
             raise NothingFits(no_family(model, costs.cluster, self.samples, self.space))
+        refused: ProfileError | None = None
         for number, one in enumerate(found):
             least = costs.least_bytes(
                 model, replace(one.base, zero=max(self.space.zero), is_on_host=any(self.space.host))
             )
             if self._is_too_large(one.base, least):
                 continue
-            first = least if self.goal == "memory" else costs.estimate(model, one.base)
-            self._left.append((first, number, costs.floor(model, one.base), one))
+            try:
+                first = least if self.goal == "memory" else costs.estimate(model, one.base)
+                self._left.append((first, number, costs.floor(model, one.base), one))
+            except ProfileError as error:
+                self._counts["families not measured"] += 1
+                refused = error
+        if refused is not None and not self._left:
+            raise refused
         heapq.heapify(self._left)
 
     @property
@@ -116,7 +124,11 @@ class Search:
             return
         if self._is_too_large(layout, costs.least_bytes(model, layout)):
             return
-        prediction = costs.predict(model, layout)
+        try:
+            prediction = costs.predict(model, layout)
+        except ProfileError:
+            self._counts["not measured"] += 1
+            return
         self._counts["predicted"] += 1
         if self._is_too_large(layout, prediction.fullest.total):
             return

@@ -53,6 +53,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "replay": ("gone",),
     "schedules": ("1f1b",),
     "memory": ("--schedule", "1f1b"),
+    "plan": ("--cluster", "gone.toml"),
     "profile": ("--output", "gone/profile.json"),
     "rows": (),
     "diagnose": (),

@@ -74,7 +74,10 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         (["--idle-nodes", "-1"], "--idle-nodes is -1"),
         (["--schedules", "1f1b,fast"], "schedules 'fast' is not known"),
         (["--limit", "1KB"], "no layout fits in 1e-06 GB a device"),
-        (["--set", "train.micro_batches=7", "--set", "train.micro_batch_size=1"], "no layout has 7 samples"),
+        (
+            [word for key in ("model.layers", "model.heads", "model.kv_heads") for word in ("--set", f"{key}=1")],
+            "no layout has 24 samples in a step on 20 devices",
+        ),
         (["--cluster", "/nowhere.toml"], "/nowhere.toml"),
         (["-o", "/nowhere/best.toml"], "the folder /nowhere does not exist"),
         (["--set", "model.layers=0"], "model.layers"),
@@ -82,6 +85,8 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
     ],
 )
 def test_what_can_not_be_is_one_line(words: list[str], more: list[str], line: str, capsys: Capture) -> None:
+    if "20 devices" in line:
+        Path(words[words.index("--cluster") + 1]).write_text(CLUSTER.replace("nodes = 2", "nodes = 5"))
     assert main([*words, *more]) == 2
     error = capsys.readouterr().err
     assert line in error

@@ -81,8 +81,12 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
             done = holdfast.run("uncordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
             wait_for(lambda: "drain" not in slurm.states(env).get(spare, "drain"), 30, lambda: slurm.states(env))
-        reported = [json.loads(line) for line in controller.err.splitlines() if "scheduler." in line]
-        assert {"scheduler.out", "scheduler.in"} <= {line["event"] for line in reported}
+
+        def reported() -> set[str]:
+            return {json.loads(line)["event"] for line in controller.err.splitlines() if "scheduler." in line}
+
+        # The log has it after Slurm does.
+        wait_for(lambda: {"scheduler.out", "scheduler.in"} <= reported(), 30, reported)
     finally:
         client.stop(0.0)
         client.close()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from unittest import mock
 
-from holdfast.trainer.rows import network
+from holdfast.trainer.rows.network import timeouts as of_network
 from holdfast.trainer.rows.row import Row
 
 TIMEOUT_S = 7.0
@@ -30,7 +30,7 @@ def set_up() -> Iterator[Row]:
 
 def timeouts() -> Iterator[Row]:
     """Of the network's layers, and `parallel.timeout_s` in every group of a job."""
-    yield from network.timeouts()
+    yield from of_network.timeouts()
     for name, seconds in _patience():
         yield Row(f"seconds that a group waits, timeout {TIMEOUT_S:g}, {name}", TIMEOUT_S, seconds)
 

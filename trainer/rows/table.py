@@ -19,6 +19,7 @@ from holdfast.trainer.rows import (
     transfers,
 )
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
+from holdfast.trainer.rows.network import clos
 from holdfast.trainer.rows.optim import host_states, second_order
 from holdfast.trainer.rows.row import Row, Technique
 
@@ -46,6 +47,10 @@ TECHNIQUES = {
                   batches.ahead),
         Technique("M8", "One loader a node", "MegaScale, 3.4", "ranks of a node read the same data", batches.once),
         Technique("M9", "Groups made by their members", "MegaScale, 3.5", "always: it starts faster", groups.set_up),
+        Technique("M10", "Switches in three tiers", "MegaScale, 3.6",
+                  "always: replicas before stages in the order of ranks", clos.clos),
+        Technique("M11", "Conflicts on uplinks", "MegaScale, 3.6", "always: uplinks twice as fast as NICs", clos.ecmp),
+        Technique("M12", "Congestion control", "MegaScale, 3.6", "many senders meet at one port", clos.congestion),
         Technique("M13", "Timeouts in order", "MegaScale, 3.6 and 6.3", "links flap", groups.timeouts),
         Technique("M14", "Fused operations", "MegaScale, 3.3", "always", fused.fusion),
         Technique("M20", "Order of ranks, and no jitter", "MegaScale, 3.1 and 6.3", "always: tp peers share a node",

@@ -14,10 +14,8 @@ import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
-IB_TICK_S = 4.096e-6
-"""InfiniBand's unit: Local ACK Timeout is this times 2 to the power of a 5-bit exponent (InfiniBand Architecture
-Specification, volume 1, 9.7.6.1.3). A QP takes it from NCCL_IB_TIMEOUT, how often it retries from
-NCCL_IB_RETRY_CNT (3 bits); NCCL's own manual gives the same formula."""
+from holdfast.planner.network.retransmission import IB_TICK_S, ib_tolerance_s
+
 IB_EXPONENTS = range(1, 32)  # 0 stands for waiting for ever
 IB_RETRIES = range(8)
 
@@ -36,14 +34,6 @@ class Transport:
     @property
     def ib_s(self) -> float:
         return ib_tolerance_s(self.ib_timeout, self.ib_retries)
-
-
-def ib_tolerance_s(timeout: int, retries: int) -> float:
-    """Seconds of silence that a send survives: one timeout for each retry, of which there is at least one.
-
-    On the safe side: the specification lets an adapter take up to four times as long for each.
-    """
-    return float(IB_TICK_S * 2.0**timeout * max(retries, 1))
 
 
 def obstacle(policy: Transport, infiniband: bool) -> str | None:

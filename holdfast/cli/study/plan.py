@@ -11,13 +11,13 @@ import typer
 
 from holdfast.base.errors import UsageError
 from holdfast.base.files import read_text
-from holdfast.base.settings import parse_bytes
-from holdfast.cli.common import output
+from holdfast.cli.common import bounds, output
 from holdfast.cli.common.extras import needs, require
 from holdfast.cli.common.options import Json
 from holdfast.cli.common.progress import progress
 
 if TYPE_CHECKING:  # numpy and torch take time to import
+    from holdfast.planner.network.questions import Reply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
     from holdfast.trainer.settings.config import Config
@@ -51,6 +51,10 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the best as settings for `train`.")
     ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the layouts with which a step of a job takes the least time, or memory, on a cluster.
@@ -75,9 +79,12 @@ def plan(
     config, instead = parse_all(context.args)
     assert instead is None
     search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
+    if what_if:
+        _check(what_if, search)
     began = time.monotonic()
     with progress("looking at layouts"):
         found = search.run(lambda: time.monotonic() - began > seconds)
+    replies = _asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0])
     if out is not None:
         try:
@@ -85,9 +92,12 @@ def plan(
         except OSError as error:
             raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
     if as_json:
-        output.print_json(_document(found, time.monotonic() - began))
+        document = _document(found, time.monotonic() - began)
+        output.print_json({**document, "what_if": [one.document() for one in replies]})
         return 0
-    _print(found, search, time.monotonic() - began)
+    _print(found, time.monotonic() - began)
+    if replies:
+        _print_replies(replies)
     if out is not None:
         output.say(f"settings written to {out}, for holdfast train --config {out}")
     return 0
@@ -118,9 +128,59 @@ def _search(
         samples,
         "memory" if goal == "memory" else "time",
         space,
-        float(parse_bytes(limit)) if limit else 0.0,
+        float(bounds.size_of("--limit", limit) or 0),
         allows=lambda layout: takes(config, layout, vocab),
     )
+
+
+def _check(questions: list[str], search: Search) -> None:
+    """A question that can't be answered is refused before the search."""
+    from holdfast.planner.network.network import Network
+    from holdfast.planner.network.of_cluster import clos_of
+    from holdfast.planner.network.questions import ask
+    from holdfast.planner.network.traffic import StepTraffic
+
+    for question in questions:
+        ask(question, StepTraffic(1, 1, 1, 0.0, 0.0), Network(clos_of(search.costs.cluster)))
+
+
+def _asked(questions: list[str], best: Ranked, search: Search) -> list[Reply]:
+    """What the network does to the best layout's transfers, as it is and with each change."""
+    from holdfast.planner.network.network import Network
+    from holdfast.planner.network.of_cluster import clos_of
+    from holdfast.planner.network.questions import ask, now
+    from holdfast.planner.network.traffic import StepTraffic
+
+    layout, wire = best.layout, best.prediction.wire.by_purpose
+    traffic = StepTraffic(
+        layout.pp,
+        layout.dp,
+        layout.tp,
+        wire["replicas"] / layout.world,
+        wire["pipeline"] / (2 * max(1, layout.pp - 1) * layout.dp * layout.tp),
+    )
+    network = Network(clos_of(search.costs.cluster))
+    return [now(traffic, network), *(ask(question, traffic, network) for question in questions)]
+
+
+def _print_replies(replies: list[Reply]) -> None:
+    table = output.table("WHAT IF", ">SUMS", ">MESSAGES", ">SHARED UPLINKS", "")
+    first = replies[0].answer
+    assert first is not None
+    for one in replies:
+        if one.answer is not None:
+            slower = one.answer.sums_s / first.sums_s - 1 if first.sums_s else 0.0
+            text = f"sums {slower:+.0%}" if abs(slower) >= 0.005 else ""
+            if one.answer.cut_off:
+                text = f"{one.answer.cut_off:,} rings and messages are cut off: the job stops"
+            times = [f"{1e3 * value:.4g} ms" for value in (one.answer.sums_s, one.answer.messages_s)]
+            table.add_row(one.question, *times, f"{one.answer.conflicts:,}", text)
+        elif one.flap is not None:
+            text = f"InfiniBand gives up after {one.flap.tolerance_s:.3g} s: the job fails"
+            if one.flap.ends_s is not None:
+                text = f"the step ends {one.flap.ends_s - one.flap.calm_s:.3g} s later"
+            table.add_row(one.question, "", "", "", text)
+    output.out().print(table)
 
 
 def _settings(config: Config, best: Ranked) -> str:
@@ -151,7 +211,7 @@ def _document(found: Found, seconds: float) -> dict[str, Any]:
     }
 
 
-def _print(found: Found, search: Search, seconds: float) -> None:
+def _print(found: Found, seconds: float) -> None:
     from holdfast.planner.search.ranked import why
 
     table = output.table(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rows(
-    id: Annotated[str, typer.Argument(metavar="[ID]", help="Only this technique: C1, M0, ...")] = "",
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Only these: C1, M0, ...")] = None,
     as_json: Json = False,
 ) -> int:
     """Check the training techniques: what the source of each says, what comes out here, and whether that passes.
@@ -26,9 +26,10 @@ def rows(
     require("trainer", "torch")
     from holdfast.trainer.rows.table import TECHNIQUES
 
-    if id and id not in TECHNIQUES:
-        raise UsageError(f"there are no rows of {id[:100]!r}{nearest(id.upper()[:100], TECHNIQUES)}")
-    chosen = [TECHNIQUES[id]] if id else list(TECHNIQUES.values())
+    for id in ids or ():
+        if id not in TECHNIQUES:
+            raise UsageError(f"there are no rows of {id[:100]!r}{nearest(id.upper()[:100], TECHNIQUES)}")
+    chosen = [TECHNIQUES[id] for id in dict.fromkeys(ids)] if ids else list(TECHNIQUES.values())
     found: list[tuple[Technique, list[Row]]] = []
     with progress("checking") as report:
         for done, one in enumerate(chosen):
@@ -37,7 +38,7 @@ def rows(
     if as_json:
         output.print_json([_document(one, each) for one, each in found])
     else:
-        _print(found, bool(id))
+        _print(found, bool(ids))
     return 0 if all(row.passes for _, each in found for row in each) else 1
 
 
@@ -55,7 +56,7 @@ def _document(one: "Technique", each: "list[Row]") -> dict[str, object]:
 
 
 def _print(found: "list[tuple[Technique, list[Row]]]", whole: bool) -> None:
-    """Every row of one technique; of several, one line each and the rows that do not pass."""
+    """Every row of those that were asked for; of all, one line each and the rows that do not pass."""
     if whole:
         for one, each in found:
             output.out().print(f"{one.id}  {one.name}  ({one.source})")

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.planner.network.retransmission import ib_tolerance_s
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.load import load
-from holdfast.trainer.settings.transport import Transport, environment, export, heeding, ib_tolerance_s, obstacle
+from holdfast.trainer.settings.transport import Transport, environment, export, heeding, obstacle
 
 GOOD = Transport(flap_s=5, ib_timeout=20, ib_retries=7, group_s=300, driver_s=600)
 

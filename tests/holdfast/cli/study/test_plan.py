@@ -57,6 +57,22 @@ def test_the_best_are_printed_and_the_first_is_written_as_settings(
     assert "no other layout is better" in out
 
 
+def test_what_a_change_of_the_network_costs(words: list[str], capsys: Capture) -> None:
+    questions = ("leaf:1", "middle:0:2", "order:dp-tp-pp", "connections:4", "flap:8s", "flap:8s:14:7")
+    asked = [word for question in questions for word in ("--what-if", question)]
+    assert main([*words, "--json", *asked]) == 0
+    now, leaf, middle, *_, survived, lost = json.loads(capsys.readouterr().out)["what_if"]
+    assert now["question"] == "as it is"
+    assert now["cut_off"] == 0 == middle["cut_off"]
+    assert leaf["cut_off"] > 0
+    assert survived["ends_s"] > 8
+    assert lost["ends_s"] is None
+    assert main([*words, *asked]) == 0
+    out = capsys.readouterr().out
+    assert "are cut off: the job stops" in out
+    assert "InfiniBand gives up after 0.47 s: the job fails" in out
+
+
 def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> None:
     found = []
     for goal in ("time", "memory"):
@@ -81,6 +97,13 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         (["--cluster", "/nowhere.toml"], "/nowhere.toml"),
         (["-o", "/nowhere/best.toml"], "the folder /nowhere does not exist"),
         (["--set", "model.layers=0"], "model.layers"),
+        (["--limit", "x"], "--limit must be a size such as 80GB, not 'x'"),
+        (["--what-if", "huh"], "--what-if 'huh' is no question: write one of leaf:N"),
+        (["--what-if", "leaf:4"], "lowest switch 4: there are 0 to 3"),
+        (["--what-if", "leaf:x"], "'x' is no number"),
+        (["--what-if", "flap:soon"], "'soon' is no time"),
+        (["--what-if", "flap:8s:99"], "NCCL_IB_TIMEOUT is 1 to 31"),
+        (["--what-if", "order:tp"], "order of ranks 'tp'"),
         (["--sample", "x"], "takes settings only"),
     ],
 )

@@ -12,7 +12,8 @@ TICK_S = 4.096e-6
 
 
 def timeouts() -> Iterator[Row]:
-    from holdfast.trainer.settings.transport import Transport, ib_tolerance_s, obstacle
+    from holdfast.planner.network.retransmission import ib_tolerance_s
+    from holdfast.trainer.settings.transport import Transport, obstacle
 
     for exponent, seconds in ((14, 0.47), (18, 7.5), (20, 30.1), (22, 120.3)):
         expected = 7 * TICK_S * 2**exponent

@@ -1,0 +1,43 @@
+"""How long InfiniBand goes on sending over a link that is silent, and when it goes on after a flap (MegaScale, 6.3)."""
+
+from __future__ import annotations
+
+import math
+
+IB_TICK_S = 4.096e-6
+"""InfiniBand's unit: Local ACK Timeout is this times 2 to the power of a 5-bit exponent (InfiniBand Architecture
+Specification, volume 1, 9.7.6.1.3). A QP takes it from NCCL_IB_TIMEOUT, how often it retries from
+NCCL_IB_RETRY_CNT (3 bits); NCCL's own manual gives the same formula."""
+
+
+def timeout_s(exponent: int) -> float:
+    """Seconds that one attempt waits for its acknowledgement, at least: an adapter may take four times as long."""
+    return float(IB_TICK_S * 2.0**exponent)
+
+
+def ib_tolerance_s(exponent: int, retries: int) -> float:
+    """Seconds of silence that a send survives: one timeout for each retry, of which there is at least one.
+
+    On the safe side: the specification lets an adapter take up to four times as long for each.
+    """
+    return timeout_s(exponent) * max(retries, 1)
+
+
+def goes_on_after(flap_s: float, exponent: int, retries: int, adaptive: bool = False) -> float | None:
+    """Seconds from a link's loss to the packet that gets through, None where the connection is given up before.
+
+    A lost packet is sent again at each timeout, so the first one after the link's return is the one that counts.
+    `adaptive` (ROCE_ACCL roce_adp_retrans_en of mlx5): timeouts begin 64 times shorter and double up to the full one.
+    """
+    if flap_s <= 0:
+        return 0.0
+    if flap_s >= ib_tolerance_s(exponent, retries):
+        return None
+    wait = timeout_s(exponent)
+    if not adaptive:
+        return math.ceil(flap_s / wait) * wait
+    sent, pause = 0.0, wait / 64
+    while sent < flap_s:
+        sent += pause
+        pause = min(2 * pause, wait)
+    return sent

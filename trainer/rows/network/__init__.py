@@ -1,0 +1,1 @@
+"""Rows of the network: switches and paths, congestion, timeouts."""

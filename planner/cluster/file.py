@@ -32,6 +32,8 @@ def parse(text: str, name: str = "cluster file") -> Cluster:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ClusterError(f"{name} is no TOML: {error}") from None
+    except RecursionError:
+        raise ClusterError(f"{name} is nested too deeply") from None
     try:
         return _cluster(found)
     except ClusterError as error:

@@ -70,7 +70,7 @@ def flap(
     adaptive: bool = False,
     order: str = BEST,
 ) -> Flap:
-    """A NIC's link is silent for `seconds` from the beginning of sums and messages on; InfiniBand goes on at its own times."""
+    """A NIC's link is silent for `seconds` from the beginning of sums and messages on; InfiniBand has its own times."""
     if not 0 <= nic < network.clos.nics:
         raise NetworkError(f"NIC {nic}: there are 0 to {network.clos.nics - 1}")
     place, capacity = places(traffic, order), network.capacity()

@@ -33,7 +33,7 @@ def plan(
     cluster: Annotated[
         Path, typer.Option("--cluster", metavar="FILE", help="The cluster, as TOML: docs/planning.md has an example.")
     ],
-    goal: Annotated[str, typer.Option(metavar="GOAL", help="What is to be least: time or memory.")] = "time",
+    goal: Annotated[str, typer.Option(metavar="time|memory", help="What is to be least: time or memory.")] = "time",
     limit: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory of a device for tensors. Default: all that the GPU has.")
     ] = "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,7 @@ _MOST_REPEATS = 1000
 
 def profile(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile goes.")] = Path(
+    output_file: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile goes.")] = Path(
         "profile.json"
     ),
     tps: Annotated[
@@ -48,19 +49,18 @@ def profile(
         raise UsageError(f"--ranks is {ranks}: must be 0, or from 2 to {_MOST_RANKS}")
     if not 1 <= repeats <= _MOST_REPEATS:
         raise UsageError(f"--repeats is {repeats}: must be from 1 to {_MOST_REPEATS}")
-    if not out.parent.is_dir():
-        raise UsageError(f"--output is {out}: the folder {out.parent} does not exist")
+    _check_writable(output_file)
     if any(word.partition("=")[0] in _INSTEAD for word in context.args):
         raise UsageError("holdfast profile takes settings only: leave out --sample, --export-hf and --traffic")
     with needs("trainer,planner"):
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
-    document, seconds = _measure(config, wanted, ranks, repeats, out)
+    document, seconds = _measure(config, wanted, ranks, repeats, output_file)
     if as_json:
         output.print_json(document)
     else:
-        _print(document, out, seconds)
+        _print(document, output_file, seconds)
     return 0
 
 
@@ -98,6 +98,18 @@ def _measure(config: Any, tps: list[int], ranks: int, repeats: int, out: Path) -
     except OSError as error:
         raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
     return asdict(made), time.monotonic() - began
+
+
+def _check_writable(path: Path) -> None:
+    """UsageError now, instead of after minutes of measuring."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"--output is {str(path)[:200]!r}, a folder: name a file")
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".holdfast-"):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"--output is {str(path)[:200]!r}: no file can be made there ({reason})") from None
 
 
 def _print(document: dict[str, Any], out: Path, seconds: float) -> None:

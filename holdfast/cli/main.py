@@ -67,6 +67,18 @@ _ENTRIES = {
         "holdfast memory --model gpt-175b --pp 8 --tp 8 --set train.dtype=bfloat16 --limit 80GB",
         {"context_settings": {"ignore_unknown_options": True, "allow_extra_args": True}},
     ),
+    "plan": _Entry(
+        usage.TRY,
+        "study.plan:plan",
+        "holdfast plan --model gpt-175b --set train.dtype=bfloat16 --cluster cluster.toml -o best.toml",
+        {"context_settings": {"ignore_unknown_options": True, "allow_extra_args": True}},
+    ),
+    "profile": _Entry(
+        usage.TRY,
+        "study.profile:profile",
+        "holdfast profile --model gpt2 --tps 1,2,4 --ranks 8 -o profile.json",
+        {"context_settings": {"ignore_unknown_options": True, "allow_extra_args": True}},
+    ),
     "rows": _Entry(usage.TRY, "study.rows:rows", "holdfast rows C1"),
     "run": _Entry(
         usage.RUN,

@@ -57,7 +57,7 @@ def peak(order: Order, activations: Weight, inputs: Weight = lambda a: 0.0) -> f
     """`live` of one rank's list."""
     recomputed = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
     held: dict[tuple[int, int], float] = defaultdict(float)
-    left: dict[tuple[int, int], Fraction] = {}
+    left: dict[tuple[int, int], Fraction | int] = {}  # fractions are slow, and rare
     now = peak = 0.0
     for action in order:
         keys = [(action.stage, m) for m in action.micro_batches]
@@ -69,10 +69,10 @@ def peak(order: Order, activations: Weight, inputs: Weight = lambda a: 0.0) -> f
             for key in keys:
                 held[key] += weight / len(keys)
                 now += weight / len(keys)
-                left.setdefault(key, Fraction(1))
+                left.setdefault(key, 1)
         elif action.op in LAST_BACKWARDS:
             for key in keys:
-                left[key] = left.get(key, Fraction(1)) - Fraction(1, action.parts)
+                left[key] = left.get(key, 1) - (1 if action.parts == 1 else Fraction(1, action.parts))
                 if left[key] <= 0:  # what several backwards share goes with the last
                     now -= held.pop(key, 0.0)
     return peak

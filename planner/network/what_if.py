@@ -70,10 +70,11 @@ def flap(
     adaptive: bool = False,
     order: str = BEST,
 ) -> Flap:
-    """A NIC's link is silent for `seconds` from the beginning of the sums on; InfiniBand goes on at its own times."""
+    """A NIC's link is silent for `seconds` from the beginning of sums and messages on; InfiniBand has its own times."""
     if not 0 <= nic < network.clos.nics:
         raise NetworkError(f"NIC {nic}: there are 0 to {network.clos.nics - 1}")
-    transfers, capacity = sums(traffic, places(traffic, order), network), network.capacity()
+    place, capacity = places(traffic, order), network.capacity()
+    transfers = sums(traffic, place, network) + messages(traffic, place, network)
     links = np.array([nic, network.clos.nics + nic])
     calm = float(ends(transfers, capacity).max(initial=0.0))
     tolerance = ib_tolerance_s(ib_timeout, ib_retries)

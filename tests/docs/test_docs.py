@@ -125,7 +125,7 @@ def test_commands_exist(page: Path) -> None:
                 command, rest = command.commands[rest[0]], rest[1:]
             if words[1] == "run":  # what follows the script is the script's
                 rest = rest[: next(i for i, word in enumerate(rest) if word.endswith(".py") or word == "-m")]
-            if words[1] not in ("train", "memory"):  # which take the trainer's options
+            if words[1] not in ("train", "memory", "plan", "profile"):  # which take the trainer's options
                 check_options(command, rest)
 
 

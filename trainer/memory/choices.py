@@ -16,7 +16,7 @@ from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.memory.expected import Expected, computed, expect
 from holdfast.trainer.memory.states import WORD
-from holdfast.trainer.report.meters import step_flops
+from holdfast.trainer.report.meters import model_flops
 from holdfast.trainer.settings.checks import RECOMPUTE, STAGE_AWARE
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.errors import ConfigError
@@ -107,8 +107,8 @@ def cost(config: Config, layout: TrainerLayout, vocab: int, computations: Plan) 
     """Seconds of a step on the stated machine."""
     train, model = config.train, config.model
     samples = train.micro_batches * train.micro_batch_size
-    flops = step_flops(model, vocab, config.data.seq_len, samples)
-    of_attention = (step_flops(model, vocab, config.data.seq_len, samples, "selective").hardware - flops.model) * 3
+    flops = model_flops(model, vocab, config.data.seq_len, samples)
+    of_attention = (model_flops(model, vocab, config.data.seq_len, samples, "selective").hardware - flops.model) * 3
     again = {"none": 0.0, "cell": 0.0, "full": 1.0, "selective": of_attention / flops.model}
     again[STAGE_AWARE] = 1 - 1 / layout.pp  # on the first rank of 1F1B, which the others wait for
     entries = [entry.strip() for entry in train.recompute.split(",")]

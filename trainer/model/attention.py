@@ -45,12 +45,6 @@ def allowed(length: int, window: int, device: torch.device) -> Tensor:
     return (distance >= 0) & (distance < window)
 
 
-def score_pairs(length: int, window: int = 0) -> int:
-    """Number of pairs (i, j) that `allowed` allows: w s - w (w - 1) / 2 for w <= s; window 0 is w = s."""
-    width = min(window or length, length)
-    return width * length - width * (width - 1) // 2
-
-
 def rotations(length: int, width: int, theta: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Cosine and sine of each position's angles for both halves of a head, shape (2, length, width).
 

@@ -8,83 +8,26 @@ from __future__ import annotations
 
 import math
 import resource
-from dataclasses import dataclass
 
 import torch
 
-from holdfast.trainer.model.attention import score_pairs
+from holdfast.plan.transformer import Flops, step_flops
+from holdfast.planner.cluster.gpus import find
 from holdfast.trainer.settings.config import Config, ModelConfig
-
-# Dense bfloat16 peak in FLOP/s from the vendors' data sheets, by what the device's name contains. The first that
-# fits counts, so a special form stands before the plain one.
-PEAKS = (
-    ("H100 PCIe", 756e12),
-    ("H100 NVL", 835e12),
-    ("GH200", 989.4e12),
-    ("H200", 989.4e12),
-    ("H100", 989.4e12),
-    ("H800", 989.4e12),
-    ("A100", 312e12),
-    ("A800", 312e12),
-    ("L40S", 362e12),
-    ("L4", 121e12),
-)
+from holdfast.trainer.settings.shape import shape_of
 
 
 def peak_of(device: str, dtype: str) -> float | None:
     """Peak FLOP/s of a device by name, None if unknown or if the run does not use what the peak is stated for."""
-    if dtype != "bfloat16":
-        return None
-    words = device.replace("-", " ")
-    return next((peak for name, peak in PEAKS if f" {name} " in f" {words} "), None)
+    known = find(device) if dtype == "bfloat16" else None
+    return None if known is None else known.flops
 
 
-def paper_flops(layers: int, width: int, length: int, vocab: int, samples: int) -> float:
-    """FLOPs of one step: 72 B s L h^2 (1 + s / 6h + V / 12hL) (arXiv 2104.04473, section 5.1).
-
-    For a GPT with a feed-forward width of 4h, without recomputation. Attention counts all s x s pairs.
-    """
-    ratio = 1 + length / (6 * width) + vocab / (12 * width * layers)
-    return 72.0 * samples * length * layers * width**2 * ratio
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Of one step over all ranks."""
-
-    model: float
-    """As the papers count: every position sees all, before and after it. For the usual shape `paper_flops`."""
-    pairs: float
-    """The same with the pairs that the window allows, doubled as the papers' convention has it.
-
-    Without a window this is `model` but for 1/s of attention.
-    """
-    hardware: float
-    """`model` and what is computed a second time."""
-
-
-def step_flops(
+def model_flops(
     model: ModelConfig, vocab: int, length: int, samples: int, recompute: str = "none", way_back: float = 1.0
 ) -> Flops:
-    """FLOPs of forward and backward of `samples` samples. Backward is twice forward, of the layers' share `way_back`.
-
-    Each parameter of a matrix takes 2 a token; scores and mixing of values 4 h a layer and pair.
-    """
-    head = model.d_model // model.heads
-    groups = model.kv_heads or model.heads
-    inner = model.ffn_width or model.ffn_mult * model.d_model
-    attention_weights = model.d_model * (2 * model.heads + 2 * groups) * head
-    ffn_weights = model.d_model * inner * (3 if model.mlp == "swiglu" else 2)
-    tokens = float(samples * length)
-    matrices = 2 * tokens * model.layers * (attention_weights + ffn_weights)
-    head_matrix = 2 * tokens * vocab * model.d_model
-    scores = 4.0 * samples * model.layers * model.d_model
-    dense = scores * length * length
-    seen = scores * 2 * score_pairs(length, model.window)
-    again = {"none": 0.0, "selective": dense, "full": matrices + dense}[recompute]
-    times = 1 + 2 * way_back
-    total = times * (matrices + dense) + 3 * head_matrix
-    return Flops(total, times * (matrices + seen) + 3 * head_matrix, total + way_back * again)
+    """As `step_flops`, of the settings' model."""
+    return step_flops(shape_of(model, vocab, length), samples, recompute, way_back)
 
 
 class Meter:
@@ -105,8 +48,8 @@ class Meter:
         """
         samples = config.train.micro_batches * config.train.micro_batch_size
         shape = (config.model, vocab, config.data.seq_len, samples)
-        self.flops = step_flops(*shape, way_back=way_back)
-        more = [step_flops(*shape, kind, way_back).hardware - self.flops.model for kind in recomputes]
+        self.flops = model_flops(*shape, way_back=way_back)
+        more = [model_flops(*shape, kind, way_back).hardware - self.flops.model for kind in recomputes]
         self.hardware = self.flops.model + sum(more) / max(1, len(more))
         if head_again:
             self.hardware += 2.0 * samples * config.data.seq_len * vocab * config.model.d_model

@@ -15,7 +15,7 @@ A100 = 312e12
 
 
 def mfu() -> Iterator[Row]:
-    from holdfast.trainer.report.meters import paper_flops
+    from holdfast.plan.transformer import paper_flops
 
     for gpus, samples, seconds, expected in TABLE:
         flops = paper_flops(layers=96, width=12288, length=2048, vocab=64000, samples=samples)
@@ -23,7 +23,7 @@ def mfu() -> Iterator[Row]:
 
 
 def window() -> Iterator[Row]:
-    from holdfast.trainer.model.attention import score_pairs
+    from holdfast.plan.transformer import score_pairs
 
     for length, width in ((64, 16), (33, 7), (16, 16)):
         pairs = sum(0 <= i - j < width for i in range(length) for j in range(length))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from holdfast.trainer.rows import (
     batches,
     caches,
+    costs,
     groups,
     jitter,
     layouts,
@@ -78,6 +79,8 @@ TECHNIQUES = {
                   "the first stages of a pipeline run out of memory before the last", recompute.by_stage),
         Technique("C9d", "Merak: tensor parallelism in sub-batches", "Lai et al., TPDS 2023",
                   "tp ranks wait for their sums, and a micro-batch has two samples or more", sub_pipelined.parts),
+        Technique("C10", "COMET: what a layout costs", "Kadiyala et al., COMET",
+                  "before a run: which layout is fastest, and what fits", costs.comet),
         Technique("C11", "DP-KFAC", "Zhang et al., arXiv 2206.15143",
                   "steps are dear, and matrices small enough to invert", second_order.dp_kfac),
         Technique("C12", "Partial backward", "Rana et al., DistributedML 2021",

@@ -1,11 +1,28 @@
-"""Size limits of a job: a larger number is a typing error, and is refused before it costs memory. Pure."""
+"""Limits of what a command line may ask for: a larger number is a typing error, refused before it costs memory."""
 
 from holdfast.base.bounds import MAX_RANKS
 from holdfast.base.errors import UsageError
+from holdfast.base.settings import parse_bytes
+from holdfast.cli.common import output
 
 LOCAL_NODES = 64
 LOCAL_WORKERS = 256
 """On one machine each node is an agent with its helpers, about 150 MB, and each worker is another process."""
+
+MOST_BYTES = 10**15
+
+
+def size_of(option: str, text: str) -> int | None:
+    """Bytes that an option asks for, None where it is not given."""
+    if not text:
+        return None
+    try:
+        size = parse_bytes(text)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} must be a size such as 80GB, not {text!r}") from None
+    if not 0 <= size <= MOST_BYTES:
+        raise UsageError(f"{option} must be at most {output.size(MOST_BYTES)}, not {text!r}")
+    return size
 
 
 def check_world(nodes: int, nproc: int) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.base.errors import UsageError
-from holdfast.base.settings import parse_bytes
-from holdfast.cli.common import output
+from holdfast.cli.common import bounds, output
 from holdfast.cli.common.extras import needs, require
 from holdfast.cli.common.options import Json
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 _SHOWN = 10
 """Alternatives in the table, besides the first that fits."""
-_MOST_BYTES = 10**15
 _MOST_RANKS = 1 << 20
 _MOST_ACTIONS = 200_000
 
@@ -51,8 +49,8 @@ def memory(
     Starts no process, but with --measure.
     """
     require("trainer", "torch", "numpy")
-    room = _size("--limit", limit)
-    kept_back = _size("--reserve", reserve)
+    room = bounds.size_of("--limit", limit)
+    kept_back = bounds.size_of("--reserve", reserve)
     with needs("trainer"):
         from holdfast.trainer.__main__ import parse_all
 
@@ -213,18 +211,6 @@ def _check_size(world: int, config: Config) -> None:
             f"{count:,} computations in a step, {_MOST_ACTIONS:,} at most are simulated; take fewer (with a "
             "schedule that bounds the micro-batches under way, as 1f1b does, memory is the same)"
         )
-
-
-def _size(option: str, text: str) -> int | None:
-    if not text:
-        return None
-    try:
-        size = parse_bytes(text)
-    except (ValueError, OverflowError):
-        raise UsageError(f"{option} must be a size such as 80GB, not {text!r}") from None
-    if not 0 <= size <= _MOST_BYTES:
-        raise UsageError(f"{option} must be at most {output.size(_MOST_BYTES)}, not {text!r}")
-    return size
 
 
 def _beside(measured: dict[str, Any]) -> list[str]:

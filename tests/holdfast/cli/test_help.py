@@ -38,7 +38,9 @@ def test_a_command_has_an_example_that_it_parses(name: str) -> None:
     assert words[: len(path)] == path
     context = COMMANDS[name].make_context(name, words[len(path) :])
     assert len(words) > len(path), "an example shows an argument or an option"
-    assert name in ("train", "memory") or not context.args, "nothing is left over but the trainer's options"
+    assert name in ("train", "memory", "plan", "profile") or not context.args, (
+        "nothing is left over but the trainer's options"
+    )
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -96,7 +96,7 @@ def test_hashes_spread_around_a_lost_switch_and_nobody_goes_over_it() -> None:
 
 
 def test_a_message_takes_every_way_that_there_is_equally_often() -> None:
-    """The second switch's choice must not follow from the first's: all of a switch's traffic would leave by one port."""
+    """The second switch's choice must not follow from the first's: its traffic would leave by one port."""
     clos = Clos(4096)
     source, target = np.arange(2048), np.arange(2048) + 2048
     up = Network(clos, connections=8)

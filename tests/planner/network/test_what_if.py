@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,10 +78,13 @@ def test_a_flap_ends_with_the_first_packet_sent_after_it(seconds: float, exponen
 
 def test_a_flap_in_a_step() -> None:
     network = Network(Clos(JOB.world))
-    survived = flap(JOB, network, 5, 8.0, 20, 7)
+    job = replace(JOB, messages=0.0)
+    survived = flap(job, network, 5, 8.0, 20, 7)
     calm = JOB.sums / network.clos.nic_bytes_per_s
     assert survived.calm_s == pytest.approx(calm)
     assert survived.ends_s == pytest.approx(2 * 4.096e-6 * 2**20 + calm)
+    only_messages = flap(replace(JOB, sums=0.0), network, 5, 8.0, 20, 7)
+    assert only_messages.ends_s == pytest.approx(2 * 4.096e-6 * 2**20 + only_messages.calm_s, rel=1e-3)
     assert flap(JOB, network, 5, 8.0, 14, 7).ends_s is None
     assert flap(JOB, network, 5, 8.0, 14, 7).tolerance_s == ib_tolerance_s(14, 7)
 

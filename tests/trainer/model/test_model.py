@@ -14,8 +14,9 @@ from forked import Zygote
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
+from holdfast.plan.transformer import score_pairs
 from holdfast.trainer.__main__ import parse
-from holdfast.trainer.model.attention import allowed, attend, rotations, score_pairs
+from holdfast.trainer.model.attention import allowed, attend, rotations
 from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import Parameters
 

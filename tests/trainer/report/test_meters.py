@@ -13,7 +13,8 @@ from forked import Zygote
 from torch.utils.flop_counter import FlopCounterMode
 
 from holdfast.plan.plan import Op
-from holdfast.trainer.report.meters import Meter, paper_flops, peak_of, percent, step_flops
+from holdfast.plan.transformer import paper_flops
+from holdfast.trainer.report.meters import Meter, model_flops, peak_of, percent
 from holdfast.trainer.report.report import Reporter
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.telemetry import spans
@@ -37,19 +38,19 @@ BIG = ModelConfig(layers=96, d_model=12288, heads=96)
 def test_the_papers_table(gpus: int, samples: int, seconds: float, mfu: float) -> None:
     flops = paper_flops(96, 12288, 2048, 64000, samples)
     assert 100 * flops / seconds / gpus / 312e12 == pytest.approx(mfu, abs=0.2)
-    assert step_flops(BIG, 64000, 2048, samples).model == pytest.approx(flops, rel=1e-12)
+    assert model_flops(BIG, 64000, 2048, samples).model == pytest.approx(flops, rel=1e-12)
 
 
 def test_windows_and_recomputation_count_what_they_do() -> None:
     model = ModelConfig(layers=2, d_model=64, heads=4, window=16)
-    plain, windowed = ModelConfig(layers=2, d_model=64, heads=4), step_flops(model, 256, 128, 4)
+    plain, windowed = ModelConfig(layers=2, d_model=64, heads=4), model_flops(model, 256, 128, 4)
     scores = 12.0 * 4 * 2 * 64  # forward and backward: 12 h a layer, sample and pair
-    assert step_flops(plain, 256, 128, 4).model == windowed.model
+    assert model_flops(plain, 256, 128, 4).model == windowed.model
     assert windowed.model - windowed.pairs == pytest.approx(scores * (128 * 128 - 2 * (16 * 128 - 16 * 15 // 2)))
-    full = step_flops(plain, 256, 128, 4, "full")
+    full = model_flops(plain, 256, 128, 4, "full")
     head = 6.0 * 4 * 128 * 256 * 64
     assert full.hardware - full.model == pytest.approx((full.model - head) / 3)
-    selective = step_flops(plain, 256, 128, 4, "selective")
+    selective = model_flops(plain, 256, 128, 4, "selective")
     assert selective.hardware - selective.model == pytest.approx(scores / 3 * 128 * 128)
 
 
@@ -63,7 +64,7 @@ def test_matrices_count_as_torch_counts_them(mlp: str) -> None:
             torch.zeros(6, columns) @ torch.zeros(rows, columns).T
     del x
     attention = 4.0 * 32 * 6 * 6
-    assert step_flops(model, 256, 6, 1).model == pytest.approx(3 * (counter.get_total_flops() + attention))
+    assert model_flops(model, 256, 6, 1).model == pytest.approx(3 * (counter.get_total_flops() + attention))
 
 
 def test_no_figure_rather_than_a_wrong_one() -> None:

@@ -1,0 +1,142 @@
+"""Predicted against measured step times of twelve (tp, pp, dp) layouts, executed on this machine's cores.
+
+python benchmarks/cost_model.py [--steps 6] [--rounds 2] [--repeats 10] [--json]
+
+A small model is profiled first: its layers on one core, and collectives among 2, 4 and 8 ranks. The cluster says how
+many cores the ranks share. Then each layout is really trained, in an order that is turned around each round; the least
+step of all rounds counts, as other load only adds. Targets (C10): Kendall's tau of 0.9 or more, errors of 10 % or less.
+Load is printed beside, since both sides are measured on a machine that may have other work.
+"""
+
+import itertools
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common import Json, finish, parser, scratch
+
+from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
+from holdfast.planner.cluster.gpus import Gpu
+from holdfast.planner.cost.layers import Precision
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.measured import read
+from holdfast.planner.cost.predict import CostModel
+from holdfast.trainer.__main__ import main as trainer
+from holdfast.trainer.preload import preload
+from holdfast.trainer.settings.config import ModelConfig
+from holdfast.trainer.settings.shape import shape_of
+
+LAYOUTS = ((1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 2),
+           (1, 4, 2), (1, 1, 8))  # fmt: skip
+"""(tp, pp, dp)."""
+SIZES = {"model.layers": 8, "model.d_model": 256, "model.heads": 8, "data.seq_len": 128, "train.micro_batches": 8,
+         "train.micro_batch_size": 2, "parallel.device": "cpu"}  # fmt: skip
+VOCAB = 256
+DEADLINE_S = 600.0
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--steps", type=int, default=6)
+    options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--repeats", type=int, default=10)
+    asked = options.parse_args()
+    preload()
+    begun = os.getloadavg()[0]
+    with scratch() as folder:
+        profile = folder / "profile.json"
+        holdfast = [sys.executable, "-m", "holdfast"]
+        words = ["profile", "-o", str(profile), "--tps", "1,2,4", "--ranks", "8", "--repeats", str(asked.repeats)]
+        subprocess.run([*holdfast, *words, *_set(SIZES)], check=True, timeout=DEADLINE_S, stdout=subprocess.DEVNULL)
+        predicted = {layout: _predicted(profile.read_text(), *layout) for layout in LAYOUTS}
+        measured: dict[tuple[int, int, int], float] = {}
+        for turn in range(asked.rounds):
+            for layout in LAYOUTS if turn % 2 == 0 else reversed(LAYOUTS):
+                took = _executed(folder, layout, asked.steps)
+                measured[layout] = min(took, measured.get(layout, took))
+    rows = [
+        {"tp": tp, "pp": pp, "dp": dp, "predicted_s": predicted[tp, pp, dp], "measured_s": measured[tp, pp, dp],
+         "error": predicted[tp, pp, dp] / measured[tp, pp, dp] - 1}
+        for tp, pp, dp in LAYOUTS
+    ]  # fmt: skip
+    tau = kendall([predicted[one] for one in LAYOUTS], [measured[one] for one in LAYOUTS])
+    found: Json = {"layouts": rows, "tau": tau, "worst_error": max(abs(row["error"]) for row in rows),
+                   "load": [begun, os.getloadavg()[0]], "cores": len(os.sched_getaffinity(0))}  # fmt: skip
+    head = ("tp", "pp", "dp", "predicted, s", "measured, s", "error")
+    cells = [
+        [*(str(row[key]) for key in ("tp", "pp", "dp")), *(f"{row[key]:.3f}" for key in ("predicted_s", "measured_s")),
+         f"{row['error']:+.1%}"]
+        for row in rows
+    ]  # fmt: skip
+    finish(found, asked.json, head, cells)
+    if not asked.json:
+        print(f"tau {tau:.2f}, worst error {found['worst_error']:.1%}, load {begun:.1f} to {found['load'][1]:.1f}")
+
+
+def kendall(one: list[float], other: list[float]) -> float:
+    """Kendall's tau: pairs in the same order, less those in another, over all."""
+    signs = [
+        ((a > b) - (a < b)) * ((c > d) - (c < d))
+        for (a, c), (b, d) in itertools.combinations(zip(one, other, strict=True), 2)
+    ]
+    return sum(signs) / len(signs)
+
+
+def _predicted(text: str, tp: int, pp: int, dp: int) -> float:
+    profile = read(text)
+    cores, world = len(os.sched_getaffinity(0)), tp * pp * dp
+    gpu = Gpu("cpu", 1e11, 1e10, 1e10)
+    cluster = Cluster(gpu, (Node("here", world),), {Level.NODE: Hop(1e-4, 1e-9)}, cores=cores)
+    model = ModelConfig(layers=SIZES["model.layers"], d_model=SIZES["model.d_model"], heads=SIZES["model.heads"])
+    layout = Layout(pp, dp, tp, micro_batches=SIZES["train.micro_batches"],
+                    micro_batch_size=SIZES["train.micro_batch_size"], zero=1)  # fmt: skip
+    cost = CostModel(cluster, Precision.of("float32"), profile, overlap=False)
+    return cost.predict(shape_of(model, VOCAB, SIZES["data.seq_len"]), layout).step_s
+
+
+def _executed(folder: Path, layout: tuple[int, int, int], steps: int) -> float:
+    """Seconds of the least step but the first, by the trainer's own report. Ranks are forked."""
+    tp, pp, dp = layout
+    world, path = tp * pp * dp, folder / f"{tp}-{pp}-{dp}-{time.monotonic_ns()}.jsonl"
+    settings = SIZES | {"parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "parallel.zero": 1,
+                        "train.metrics_path": path, "train.steps": steps}  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_rank, args=(rank, world, port, _set(settings))) for rank in range(world)]
+    for one in ranks:
+        one.start()
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        for one in ranks:
+            one.join(max(0.0, deadline - time.monotonic()))
+            if one.exitcode != 0:
+                raise RuntimeError(f"a rank of tp={tp} pp={pp} dp={dp} ended with {one.exitcode}")
+    finally:
+        for one in ranks:
+            if one.is_alive():
+                one.kill()
+                one.join()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return min(float(line["seconds"]) for line in lines[1:])
+
+
+def _rank(rank: int, world: int, port: int, words: list[str]) -> None:
+    names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()} | {"MASTER_ADDR": "127.0.0.1"})
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = nowhere
+        sys.exit(trainer(words))
+
+
+def _set(settings: dict[str, object]) -> list[str]:
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A cluster from what its agents report and its diagnostics measure. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
+from holdfast.planner.cluster.errors import ClusterError
+from holdfast.planner.cluster.file import ALPHA_S
+from holdfast.planner.cluster.gpus import Gpu, need
+from holdfast.wire.types import Identity, Nic
+
+ALL_TO_ALL, ALL_REDUCE, PAIR = "all-to-all", "all-reduce", "pair"
+"""Checks of diagnostics whose figures calibrate links: within a node, among nodes, between two of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure of a check: busbw or bandwidth in bytes per second, round_trip in seconds."""
+
+    node: str
+    check: str
+    metric: str
+    value: float
+
+
+def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = ()) -> Cluster:
+    """Nodes in the order given, each with its GPUs, its switch, and what its NICs carry for each GPU.
+
+    The busbw of all-to-all stands for the links within a node, that of all-reduce for those between nodes: by its
+    definition it is the bandwidth of one device's link. Where nothing was measured, what the hardware states counts.
+    A node whose pairs carried less than the median keeps its own figure. ClusterError for nodes without GPUs or with
+    unlike ones, for NICs of unknown speed, and for no node at all.
+    """
+    nodes, measured = list(identities), list(figures)
+    if not nodes:
+        raise ClusterError("no node has reported: start agents, or give a cluster file")
+    gpu = _model(nodes)
+    types = {_type(_best(one)) for one in nodes}
+    speed = {one.node: _nic_share(one) for one in nodes}
+    within = _median(measured, ALL_TO_ALL, "busbw") or gpu.link_bytes_per_s
+    if not within and max(len(one.gpus) for one in nodes) > 1:
+        raise ClusterError(f"nothing is known of the links between GPUs of {nodes[0].node}: run holdfast diagnose")
+    hops = {Level.NODE: Hop(ALPHA_S[Level.NODE], 1 / within)} if within else {}
+    if len(nodes) > 1:
+        rates = [rate for rate in speed.values() if rate]
+        across = _median(measured, ALL_REDUCE, "busbw") or (statistics.median(rates) if rates else 0.0)
+        unknown = [name for name, rate in speed.items() if not rate]
+        if not across or (unknown and not _median(measured, ALL_REDUCE, "busbw")):
+            raise ClusterError(f"{unknown[0]} reports no speed of its NICs: run holdfast diagnose, or give a file")
+        trips = _median(measured, PAIR, "round_trip")
+        hops[Level.SWITCH] = Hop(trips / 2 if trips else ALPHA_S[Level.SWITCH], 1 / across)
+        hops[Level.POD] = Hop(ALPHA_S[Level.POD], 1 / across)
+    pairs, usual = _by_node(measured, PAIR, "bandwidth"), _median(measured, PAIR, "bandwidth")
+    found = []
+    for one in nodes:
+        beta = hops[Level.SWITCH].beta if Level.SWITCH in hops else 0.0
+        if one.node in pairs and usual and pairs[one.node] < usual:
+            beta *= usual / pairs[one.node]
+        ethernet = _ethernet(one) if len(types) > 1 else 0.0
+        nic = _type(_best(one))
+        found.append(Node(one.node, len(one.gpus), one.switch, "", nic, beta, 1 / ethernet if ethernet else 0.0))
+    return Cluster(gpu, tuple(found), hops)
+
+
+def _model(nodes: Sequence[Identity]) -> Gpu:
+    """The one GPU that all nodes have."""
+    for one in nodes:
+        if not one.gpus:
+            raise ClusterError(f"{one.node} reports no GPU: for ranks on CPUs give a cluster file with cores")
+    names = {gpu.model: one.node for one in nodes for gpu in one.gpus}
+    models = {need(name): (name, node) for name, node in names.items()}
+    if len(models) > 1:
+        (name, node), (other, elsewhere), *_ = models.values()
+        raise ClusterError(
+            f"{node} has {name}, {elsewhere} has {other}: unlike GPUs are not planned for together; name one kind"
+        )
+    return next(iter(models))
+
+
+def _type(nic: Nic | None) -> str:
+    """Agents do not report the link layer: InfiniBand and RoCE are both rdma. Where they meet, a file says which."""
+    return "rdma" if nic is not None and nic.kind == "rdma" else "ethernet"
+
+
+def _best(one: Identity) -> Nic | None:
+    up = [nic for nic in one.nics if nic.kind in ("rdma", "ethernet") and nic.speed_bps > 0]
+    return max(up, key=lambda nic: (nic.kind == "rdma", nic.speed_bps), default=None)
+
+
+def _nic_share(one: Identity) -> float:
+    """Bytes per second of the best kind of NICs, for each GPU; 0 if no speed is known."""
+    best = _best(one)
+    if best is None:
+        return 0.0
+    return sum(nic.speed_bps for nic in one.nics if nic.kind == best.kind) / 8 / len(one.gpus)
+
+
+def _ethernet(one: Identity) -> float:
+    return sum(nic.speed_bps for nic in one.nics if nic.kind == "ethernet") / 8 / len(one.gpus)
+
+
+def _by_node(figures: Sequence[Figure], check: str, metric: str) -> dict[str, float]:
+    """The best figure of each node: a bad partner lowers the others of it."""
+    found: dict[str, float] = {}
+    for one in figures:
+        if (one.check, one.metric) == (check, metric) and math.isfinite(one.value) and one.value > 0:
+            found[one.node] = max(found.get(one.node, 0.0), one.value)
+    return found
+
+
+def _median(figures: Sequence[Figure], check: str, metric: str) -> float:
+    """Over all figures; 0 without one."""
+    known = [
+        f.value for f in figures if (f.check, f.metric) == (check, metric) and math.isfinite(f.value) and f.value > 0
+    ]
+    return statistics.median(known) if known else 0.0

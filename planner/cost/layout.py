@@ -1,0 +1,141 @@
+"""How a job lies on its ranks, as the planner has it; and why that cannot be."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from holdfast.base.errors import UsageError
+from holdfast.plan.plan import Mesh
+from holdfast.plan.schedules.table import SCHEDULES, Placement
+from holdfast.plan.transformer import Transformer
+
+RECOMPUTE = ("none", "selective", "full", "cell")
+
+
+class LayoutError(UsageError):
+    """A layout that a model cannot have; the text says what would be possible instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The trainer's settings of the same names. Ranks count through tp first, then dp, then pp."""
+
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    schedule: str = "1f1b"
+    chunks: int = 0
+    """Stages on each rank (vpp); 0: as the schedule has it."""
+    micro_batches: int = 8
+    """In a step, over all replicas."""
+    micro_batch_size: int = 1
+    """Samples."""
+    zero: int = 1
+    recompute: str = "none"
+    sequence: bool = False
+    """Sequence parallelism: between matrices, each tp rank holds its share of the positions."""
+    shard_vocabulary: bool = False
+    is_on_host: bool = False
+    """Optimizer states in host memory (`optim.state = host`)."""
+    bucket: int = 4 << 20
+    """Elements that the optimizer then updates at a time: `optim.bucket`."""
+
+    @property
+    def world(self) -> int:
+        return self.pp * self.dp * self.tp
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh.of(pp=self.pp, dp=self.dp, tp=self.tp)
+
+    @property
+    def stages_per_rank(self) -> int:
+        return self.chunks or SCHEDULES[self.schedule].chunks
+
+    @property
+    def stages(self) -> int:
+        return SCHEDULES[self.schedule].placement.stages(self.pp, self.stages_per_rank)
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        """By pipe, the pipeline rank of each stage."""
+        return _places(self.schedule, self.pp, self.stages_per_rank)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks of one place in tp that hold a stage: dp in each of its pipes."""
+        return self.dp * len(self.places)
+
+    @property
+    def local_micro_batches(self) -> int:
+        """Of one replica."""
+        return self.micro_batches // self.dp
+
+    @property
+    def samples(self) -> int:
+        """In a step."""
+        return self.micro_batches * self.micro_batch_size
+
+    def layers_of(self, stage: int, layers: int) -> range:
+        """The first stages take what does not divide evenly, as the trainer has it."""
+        size, extra = divmod(layers, self.stages)
+        start = stage * size + min(stage, extra)
+        return range(start, start + size + (stage < extra))
+
+    def check(self, model: Transformer, world: int | None = None) -> None:
+        """LayoutError if the model cannot lie so, or not on `world` devices."""
+        reason = self._obstacle(model, world)
+        if reason is not None:
+            raise LayoutError(f"layout pp={self.pp} dp={self.dp} tp={self.tp}: {reason}")
+
+    def _obstacle(self, model: Transformer, world: int | None) -> str | None:
+        if self.schedule not in SCHEDULES:
+            return f"schedule {self.schedule[:40]!r} is not known: write one of {', '.join(SCHEDULES)}"
+        schedule = SCHEDULES[self.schedule]
+        for name in ("pp", "dp", "tp", "micro_batches", "micro_batch_size"):
+            if getattr(self, name) < 1:
+                return f"{name} is {getattr(self, name)}: must be 1 or more"
+        if world is not None and self.world > world:
+            return f"needs {self.world} devices, the cluster has {world}"
+        groups = model.kv_heads or model.heads
+        if model.heads % self.tp or groups % self.tp:
+            heads = f"{model.heads} heads with {groups} of keys"
+            return f"tp={self.tp} does not divide {heads}; tp can be {_divisors(groups, model.heads)}"
+        if self.shard_vocabulary and model.vocab % self.tp:
+            return f"tp={self.tp} does not divide the vocabulary of {model.vocab}: leave it whole"
+        if self.sequence and model.length % self.tp:
+            return f"tp={self.tp} does not divide {model.length} tokens: set sequence = false"
+        if self.micro_batches % self.dp:
+            return f"dp={self.dp} does not divide {self.micro_batches} micro-batches"
+        if not schedule.takes_chunks and self.stages_per_rank != schedule.chunks:
+            return f"schedule {schedule.name} has {schedule.chunks} stages a rank, not {self.stages_per_rank}"
+        if (unfit := schedule.obstacle(self.pp, self.local_micro_batches)) is not None:
+            return f"schedule {schedule.name} {unfit}"
+        if self.stages > model.layers:
+            return f"{self.stages} stages for {model.layers} layers: take pp x chunks of {model.layers} or less"
+        if self.zero not in range(4):
+            return f"zero is {self.zero}: write 0, 1, 2 or 3"
+        if self.recompute not in RECOMPUTE:
+            return f"recompute is {self.recompute[:40]!r}: write one of {', '.join(RECOMPUTE)}"
+        if schedule.recomputes and self.recompute != "none":
+            return f"schedule {schedule.name} recomputes whole stages already: set recompute = none"
+        if schedule.is_message_driven and (self.tp > 1 or self.zero == 3 or self.recompute == "cell"):
+            return f"schedule {schedule.name} lets each rank decide what is next: set tp = 1, zero below 3, no cell"
+        if self.zero == 3 and (schedule.placement is Placement.BOTH_WAYS or schedule.halves_backward):
+            return f"schedule {schedule.name} cannot gather parameters by layer: set zero to 2 or less"
+        try:
+            schedule.placement.places(self.pp, self.stages_per_rank)
+        except ValueError as error:
+            return f"schedule {schedule.name} {error}"
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _places(schedule: str, pp: int, chunks: int) -> list[tuple[int, ...]]:
+    return SCHEDULES[schedule].placement.places(pp, chunks)
+
+
+def _divisors(groups: int, heads: int) -> str:
+    fit = [n for n in range(1, groups + 1) if groups % n == 0 and heads % n == 0]
+    return ", ".join(map(str, fit))

@@ -1,0 +1,129 @@
+"""Bytes that ranks hold: states by the ZeRO paper's stages, activations by the plan's own lists. Pure.
+
+A rank is at its fullest when it holds the most activations, or behind the last backward, when gradients go to replicas
+and the optimizer steps. Kinds and rules are the trainer's (docs/memory.md), which tests hold this to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.plan.memory import peak
+from holdfast.plan.plan import COMPUTE, Action, Op, Order, Plan
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cost.layers import Parts, Precision
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.prediction import Memory
+
+BUCKET = float(25 << 20)
+"""Bytes of gradients that replicas add up at a time."""
+ROOM = 2
+"""Messages for which a rank has room: one that comes, one that goes."""
+
+
+def model_states(parameters: float, replicas: int, zero: int, precision: Precision) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and optimizer states of one rank between steps (Rajbhandari et al. 2020, 5).
+
+    What is sharded counts 1 / replicas: the optimizer from stage 1 on, gradients from 2, weights in 3.
+    """
+    share = [1 / replicas if zero >= least else 1.0 for least in (3, 2, 1)]
+    return (precision.weight * parameters * share[0], precision.gradient * parameters * share[1],
+            precision.optimizer * parameters * share[2])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    beside: float
+    """While micro-batches are under way..."""
+    at_end: float
+    """... and behind the last one."""
+    host: float = 0.0
+
+
+def memory_of(
+    model: Transformer, layout: Layout, parts: Parts, precision: Precision, plan: Plan
+) -> tuple[tuple[Memory, ...], float]:
+    """By pipeline rank, and the bytes of optimizer states in host memory on the rank with the most."""
+    stages = [_Stage(model, layout, parts, number) for number in range(layout.stages)]
+    found, host = [], 0.0
+    for order in plan.orders:
+        own = sorted({a.stage for a in order if a.op in COMPUTE})
+        states = _states(layout, precision, [stages[number] for number in own], order)
+        host = max(host, states.host)
+        found.append(_memory(states, layout, parts, stages, own, order))
+    return tuple(found), host
+
+
+class _Stage:
+    """What a stage holds."""
+
+    def __init__(self, model: Transformer, layout: Layout, parts: Parts, number: int) -> None:
+        layers = len(layout.layers_of(number, model.layers))
+        self.is_first, self.is_last = number == 0, number == layout.stages - 1
+        self.units = [parts.layer.params] * layers
+        self.units += [parts.first.params] * self.is_first + [parts.last.params] * self.is_last
+        self.params = float(sum(self.units))
+        kind = layout.recompute if layout.recompute in ("selective", "full") else "none"
+        self.held = layers * parts.layer.held[kind] + (parts.first.held[kind] if self.is_first else 0.0)
+        # The head's normalisation keeps what the last layer made, which is counted there.
+        self.held += parts.last.held[kind] if self.is_last else 0.0
+        # What comes in is this rank's own copy; what goes out lies until it has left.
+        self.held += 0.0 if self.is_first else parts.layer.boundary
+        self.passing = max(parts.layer.passing[kind], parts.last.passing[kind] if self.is_last else 0.0)
+
+
+def _memory(
+    states: _States, layout: Layout, parts: Parts, stages: Sequence[_Stage], own: Sequence[int], order: Order
+) -> Memory:
+    boundary = parts.layer.boundary
+
+    def activations(action: Action) -> float:
+        return stages[action.stage].held * len(action.micro_batches) / action.parts
+
+    def inputs(action: Action) -> float:
+        return boundary * len(action.micro_batches) / action.parts * (action.stage > 0)
+
+    held = peak(order, activations, inputs)
+    messages = ROOM * boundary * (layout.pp > 1)
+    under_way = max(stages[number].passing for number in own) + states.beside + messages
+    buffers = max(under_way, states.at_end - held)
+    return Memory(states.weights, states.gradients, states.optimizer, held, states.gathered, buffers)
+
+
+def _states(layout: Layout, precision: Precision, stages: Sequence[_Stage], order: Order) -> _States:
+    """Of these stages on one rank. `zero` as the trainer does it: whole copies wait where the paper counts none."""
+    whole = sum(stage.params for stage in stages)
+    replicas = layout.replicas
+    zero = layout.zero if replicas > 1 else 0
+    shard = whole / replicas if zero else whole
+    largest, unit = max(stage.params for stage in stages), max(max(stage.units) for stage in stages)
+    step = 4.0 * shard * precision.is_coarse
+    optimizer, host = precision.optimizer * shard, 0.0
+    if layout.is_on_host:
+        room = precision.optimizer + 4 * precision.is_coarse
+        optimizer, step, host = room * min(float(layout.bucket), shard), 0.0, optimizer
+    weights, fine = precision.weight * shard, precision.gradient
+    if not zero:
+        bucket = 0.0
+        if replicas > 1:
+            bucket = 4.0 * whole if precision.is_coarse else min(BUCKET, precision.weight * largest)
+        return _States(weights, precision.weight * whole, optimizer, 0.0, 0.0, max(bucket, step), host)
+    reduced = (precision.weight + (fine if precision.is_coarse and zero >= 2 else 0)) * shard
+    if zero == 3:
+        return _States(weights, reduced, optimizer, 2.0 * precision.weight * unit,
+                       (precision.weight + 2.0 * fine) * unit, max(step, 2.0 * fine * unit), host)  # fmt: skip
+    gathered, at_end = precision.weight * whole, max(step, 2.0 * fine * largest)
+    if zero == 1:
+        beside = precision.weight * largest if precision.is_coarse else 0.0
+        return _States(weights, fine * whole, optimizer, gathered, beside, at_end, host)
+    if sum(a.op is Op.FORWARD for a in order) > len(stages):
+        waiting = fine * largest + reduced
+    else:
+        waiting = max(fine * s.params + reduced * sum(t.params for t in stages[k + 1 :]) / whole
+                      for k, s in enumerate(stages))  # fmt: skip
+    return _States(weights, waiting, optimizer, gathered, 2.0 * fine * largest, at_end, host)

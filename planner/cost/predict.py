@@ -1,0 +1,300 @@
+"""The cost model: what a step of a layout takes, holds and sends on a cluster. Pure; the one entry of all planners.
+
+A step is the schedule with these durations, and behind it on each rank what of its reductions no computation hides,
+and the optimizer's update; the rank that ends last gives the step (COMET, with the pipeline simulated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from holdfast.plan.plan import Plan
+from holdfast.plan.schedules.table import SCHEDULES, Placement
+from holdfast.plan.transformer import Transformer, step_flops
+from holdfast.planner.cluster.cluster import Cluster, Hop, Level
+from holdfast.planner.cost.collectives import Collective
+from holdfast.planner.cost.compute import Engine
+from holdfast.planner.cost.groups import GroupCost, group_cost, lines_of, message_cost
+from holdfast.planner.cost.layers import LayerProfile, Parts, Precision, Sends, parts
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.measured import Profile
+from holdfast.planner.cost.memory import memory_of, model_states
+from holdfast.planner.cost.prediction import Breakdown, Memory, Prediction
+from holdfast.planner.cost.schedule import StageTimes, extrapolated, run
+from holdfast.planner.cost.traffic import reductions, wire_of
+
+WORLD_SUM = 64.0
+"""Bytes of loss and norm that all ranks add up."""
+
+
+@dataclass
+class CostModel:
+    """Costs on one cluster. Keeps what it has worked out of groups and of layers, for the next layout."""
+
+    cluster: Cluster
+    precision: Precision = field(default_factory=Precision)
+    profile: Profile | None = None
+    """Measured times of layers and links, which take the place of the roofline and of the cluster's links."""
+    overlap: bool = True
+    """Whether reductions go on beside the last backward, and gathers beside computations, as COMET assumes."""
+    expands: bool = False
+    """Whether what does not fit lies in the host's memory, at its bandwidth (COMET's expanded memory)."""
+    _groups: dict[tuple[int, int, int], _Groups] = field(default_factory=dict, repr=False)
+
+    def predict(self, model: Transformer, layout: Layout) -> Prediction:
+        """LayoutError for a layout that the model or the cluster cannot have; ProfileError if it was not measured."""
+        layout.check(model, self.cluster.world)
+        engine = Engine.of(self.cluster.gpu)
+        found = self._parts(model, layout, engine)
+        memory, host = self._memory(model, layout, found)
+        capacity, fullest = self.cluster.gpu.memory_bytes, max(one.total for one in memory)
+        tier = self.cluster.host
+        if self.expands and tier is not None and fullest > capacity:
+            engine = Engine.of(self.cluster.gpu, 1 - capacity / fullest, tier.bytes_per_s)
+            found = self._parts(model, layout, engine)
+        groups = self._groups_of(layout)
+        breakdown = self._breakdown(model, layout, found, groups, engine)
+        flops = step_flops(model, layout.samples).model
+        peak = layout.world * self.cluster.gpu.flops
+        wire = wire_of(model, layout, found, self.precision, groups.crossing)
+        step = breakdown.total
+        return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity)
+
+    def floor(self, model: Transformer, layout: Layout, *, with_schedule: bool = False) -> float:
+        """Seconds that no layout of these axes, micro-batch and recompute takes less than; with its schedule and
+        chunks, if asked. Work spread evenly, or that of the last rank, which begins with the first message."""
+        if self.cluster.cores:
+            return 0.0
+        found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout)
+
+        def forward(one: LayerProfile) -> float:
+            return _known(one.t_f) + self._sum(one.sends_f, groups)
+
+        def backward(one: LayerProfile) -> float:
+            again = one.t_again or 0.0 if layout.recompute == "selective" else 0.0
+            again = forward(one) if layout.recompute == "full" else again
+            return _known(one.t_b) + self._sum(one.sends_b, groups) + again
+
+        layer = forward(found.layer) + backward(found.layer)
+        ends = sum(_known(one.t_f) + _known(one.t_b) for one in (found.first, found.last))
+        local = layout.local_micro_batches
+        even = local * (model.layers * layer + ends) / layout.pp
+        schedule = SCHEDULES[layout.schedule]
+        if not with_schedule or schedule.placement is Placement.BOTH_WAYS:
+            return even
+        chunk = model.layers // layout.stages
+        fill = forward(found.layer)
+        if schedule.placement is Placement.LOOP and not schedule.halves_backward:
+            fill += backward(found.layer)  # and the last backward has its way back
+        return max(even, local * chunk * layout.stages_per_rank * layer + (layout.pp - 1) * chunk * fill)
+
+    def least_bytes(self, model: Transformer, layout: Layout) -> float:
+        """Bytes that the fullest rank of any layout of these axes, micro-batch, recompute and ZeRO stage holds at
+        least: states of its layers, and one micro-batch's activations of them."""
+        layer = parts(model, layout, self.precision).layer
+        layers = model.layers // layout.pp
+        replicas = layout.dp if layout.zero else 1
+        weights, gradients, optimizer = model_states(layer.params * layers, replicas, layout.zero, self.precision)
+        held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
+        return weights + gradients + (0.0 if layout.is_on_host else optimizer) + layers * held
+
+    def estimate(self, model: Transformer, layout: Layout) -> float:
+        """Seconds by rule of thumb, for the order in which layouts are looked at."""
+        floor = self.floor(model, layout)
+        chunks = max(1, model.layers // layout.pp)
+        params = model.layers * parts(model, layout, self.precision).layer.params / layout.pp
+        exposed = self._reduce(layout, params, self._groups_of(layout)) if layout.dp > 1 else 0.0
+        return floor * (1 + (layout.pp - 1) / chunks / layout.local_micro_batches) + exposed
+
+    def memory(self, model: Transformer, layout: Layout) -> tuple[Memory, ...]:
+        """By pipeline rank, without the rest: enough to see what fits."""
+        layout.check(model, self.cluster.world)
+        return self._memory(model, layout, parts(model, layout, self.precision))[0]
+
+    def collective(self, op: Collective, num_bytes: float, group: GroupCost, world: int = 0) -> float:
+        """Seconds, as measured on this machine or by the cluster's links. `world`: ranks of the job, if not all."""
+        if group.size == 1 or num_bytes == 0:
+            return 0.0
+        if self.profile is not None:
+            measured = self.profile.seconds(op, group.size, num_bytes, world)
+            if measured is not None:
+                return measured
+        return group.seconds(op, num_bytes)
+
+    def _parts(self, model: Transformer, layout: Layout, engine: Engine) -> Parts:
+        found = parts(model, layout, self.precision, engine)
+        return found if self.profile is None else self.profile.applied(found, layout)
+
+    def _memory(self, model: Transformer, layout: Layout, found: Parts) -> tuple[tuple[Memory, ...], float]:
+        Held = tuple[tuple[Memory, ...], float]
+
+        def of(plan: Plan) -> Held:
+            return memory_of(model, layout, found, self.precision, plan)
+
+        def join(short: Held, long: Held, k: float) -> Held:
+            ranks = []
+            for a, b in zip(short[0], long[0], strict=True):
+                old, new = a.document(), b.document()
+                ranks.append(Memory(**{name: value + (new[name] - value) * k for name, value in old.items()}))
+            return tuple(ranks), long[1]
+
+        return extrapolated(layout, of, join)
+
+    def _groups_of(self, layout: Layout) -> _Groups:
+        key = layout.pp, layout.dp, layout.tp
+        if key not in self._groups:
+            self._groups[key] = _Groups.of(self.cluster, *key)
+        return self._groups[key]
+
+    def _sum(self, sends: Sends, groups: _Groups) -> float:
+        return sum(self.collective(op, num_bytes, groups.tp, groups.world.size) for op, num_bytes in sends)
+
+    def _breakdown(
+        self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine
+    ) -> Breakdown:
+        stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
+        message = groups.message.alpha + found.layer.boundary * groups.message.beta
+        if self.profile is not None and layout.pp > 1:
+            measured = self.profile.seconds(Collective.SEND, 2, found.layer.boundary, layout.world)
+            message = message if measured is None else measured
+        cores = float(self.cluster.cores * max(1, layout.world // self.cluster.nodes[0].devices))
+        cores = cores if self.cluster.cores and layout.world > self.cluster.cores else 0.0
+        ranks = run(layout, [one.scaled(cores / layout.world) for one in stages] if cores else stages, message, cores)
+        crowd = layout.world / cores if cores else 1.0
+        ends = [self._rank(model, layout, found, groups, engine, rank, crowd) for rank in range(layout.pp)]
+        totals = [one.end + sum(rest) for one, rest in zip(ranks, ends, strict=True)]
+        last = max(range(layout.pp), key=lambda rank: totals[rank])
+        gather, reduce, update = ends[last]
+        compute, again, tensor, sharded = ranks[last].kinds
+        bubble = ranks[last].end - sum(ranks[last].kinds)
+        return Breakdown(compute, again, tensor, bubble, sharded + gather + reduce, update)
+
+    def _stage(self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, number: int) -> _Stage:
+        """Of one micro-batch."""
+        layers = len(layout.layers_of(number, model.layers))
+        ends = [found.first] * (number == 0) + [found.last] * (number == layout.stages - 1)
+        own = [(layers, found.layer), *((1, one) for one in ends)]
+        forward = sum(times * _known(one.t_f) for times, one in own)
+        backward = sum(times * _known(one.t_b) for times, one in own)
+        sends_f = sum(times * self._sum(one.sends_f, groups) for times, one in own)
+        sends_b = sum(times * self._sum(one.sends_b, groups) for times, one in own)
+        again, sends_again = 0.0, 0.0
+        if layout.recompute == "full":
+            again, sends_again = layers * _known(found.layer.t_f), layers * self._sum(found.layer.sends_f, groups)
+        elif layout.recompute == "selective":
+            again = layers * (found.layer.t_again or 0.0)
+        gather, reduce = self._sharded(layout, found, groups, own, forward, backward + again)
+        return _Stage(
+            (forward, 0.0, sends_f, gather),
+            (backward, again, sends_b + sends_again, gather + reduce),
+            (0.0, forward, sends_f, 0.0),
+        )
+
+    def _sharded(
+        self, layout: Layout, found: Parts, groups: _Groups, own: list[tuple[int, LayerProfile]], forward: float,
+        backward: float,
+    ) -> tuple[float, float]:  # fmt: skip
+        """What gathers and reductions add to a forward and to a backward: with stage 3 unit by unit, with 2 behind each
+        micro-batch but the last, whose reduction is counted at the step's end."""
+        if layout.replicas == 1 or layout.zero < 2:
+            return 0.0, 0.0
+        params = float(sum(times * one.params for times, one in own))
+        units = sum(times for times, _ in own) if layout.zero == 3 else 1
+        reduce = units * self._reduce(layout, params / units, groups)
+        if layout.zero == 2:
+            hidden = max(0.0, reduce - backward) if self.overlap else reduce
+            return 0.0, hidden * (1 - 1 / layout.local_micro_batches)
+        gather = units * self.collective(
+            Collective.ALL_GATHER, params / units * self.precision.weight, groups.dp, layout.world
+        )
+        if not self.overlap:
+            return gather, reduce
+        # The first unit's gather and the last one's reduction have nothing to hide behind.
+        first = gather / units + max(0.0, (gather - forward) * (units - 1) / units)
+        return first, reduce / units + max(0.0, (gather + reduce - backward) * (units - 1) / units)
+
+    def _reduce(self, layout: Layout, params: float, groups: _Groups) -> float:
+        op = Collective.ALL_REDUCE if layout.zero == 0 else Collective.REDUCE_SCATTER
+        return self.collective(op, params * self.precision.gradient, groups.dp, layout.world)
+
+    def _rank(
+        self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine, rank: int, crowd: float
+    ) -> tuple[float, float, float]:
+        """Seconds of gathering before the step, of reductions behind it that nothing hides, and of the update."""
+        pipes = layout.places
+        own = [s for s in range(layout.stages) if any(places[s] == rank for places in pipes)]
+        params, hidden = 0.0, 0.0
+        for number in own:
+            layers = len(layout.layers_of(number, model.layers))
+            params += layers * found.layer.params + found.first.params * (number == 0)
+            params += found.last.params * (number == layout.stages - 1)
+            # What was ready before the first layer's backward, of the last micro-batch.
+            hidden += (layers - 1) * _known(found.layer.t_b)
+        gathers, _ = reductions(layout)
+        gather = reduce = 0.0
+        if layout.replicas > 1 and layout.zero < 3:
+            gather = gathers * self.collective(
+                Collective.ALL_GATHER, params * self.precision.weight, groups.dp, layout.world
+            )
+            total = self._reduce(layout, params, groups)
+            reduce = max(0.0, total - hidden) if self.overlap else total
+        shard = params / (layout.replicas if layout.zero else 1)
+        update = self._update(layout, shard, engine) * crowd
+        return gather, reduce, update + self.collective(Collective.ALL_REDUCE, WORLD_SUM, groups.world, layout.world)
+
+    def _update(self, layout: Layout, shard: float, engine: Engine) -> float:
+        """Seconds: gradients are read, states and weights read and written; through the host's memory if they are
+        there."""
+        if self.profile is not None and self.profile.optimizer_s:
+            return shard * self.profile.optimizer_s
+        precision = self.precision
+        states = 2.0 * precision.optimizer * shard
+        others = (precision.gradient + 2.0 * precision.weight) * shard
+        tier = self.cluster.host
+        if layout.is_on_host and tier is not None:
+            return states / tier.bytes_per_s + others / engine.bytes_per_s
+        return (states + others) / engine.bytes_per_s
+
+
+class _Stage(StageTimes):
+    """With tensor-parallel collectives that were measured while all ranks sent: as work they are a share of a core."""
+
+    def scaled(self, share: float) -> StageTimes:
+        def of(one: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+            compute, again, tensor, replicas = one
+            return compute, again, tensor * min(1.0, share), replicas * min(1.0, share)
+
+        return StageTimes(of(self.forward), of(self.backward), of(self.again))
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The links of a layout's groups."""
+
+    tp: GroupCost
+    dp: GroupCost
+    world: GroupCost
+    message: Hop
+    crossing: Mapping[str, Mapping[Level, float]]
+
+    @classmethod
+    def of(cls, cluster: Cluster, pp: int, dp: int, tp: int) -> _Groups:
+        found = {axis: group_cost(cluster, lines_of(pp, dp, tp, axis)) for axis in ("tp", "dp", "world")}
+        lines = lines_of(pp, dp, tp, "pp")
+        message, shares = message_cost(cluster, lines, is_loop=False)
+        ends = message_cost(cluster, np.ascontiguousarray(lines[:, [0, -1]]), is_loop=False)[1] if pp > 1 else {}
+        crossing = {axis: one.crossing for axis, one in found.items()} | {"pp": shares, "ends": ends}
+        return cls(found["tp"], found["dp"], found["world"], message, crossing)
+
+
+def _known(seconds: float | None) -> float:
+    assert seconds is not None, "parts are timed by an engine or a profile"
+    return seconds
+
+
+def predict(model: Transformer, cluster: Cluster, layout: Layout, profile: Profile | None = None) -> Prediction:
+    """What a step of this layout takes, holds and sends. For several layouts keep a CostModel: it is faster."""
+    return CostModel(cluster, profile=profile).predict(model, layout)

@@ -1,0 +1,98 @@
+"""Bytes that a step of a layout puts on the wire, by purpose and by link: the expected traffic of a job. Pure.
+
+Over all ranks, payload alone, each byte where it is sent: M bytes take 2(n-1)M to all-reduce over n ranks and (n-1)M
+to gather or to reduce-scatter. As the trainer's own count (trainer/optim/traffic.py), which tests hold this to; rows
+that are filled up so that replicas divide them are not counted here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cluster.cluster import Level
+from holdfast.planner.cost.collectives import sent
+from holdfast.planner.cost.layers import Parts, Precision, Sends
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.prediction import Wire
+
+Crossing = Mapping[Level, float]
+
+
+def wire_of(
+    model: Transformer, layout: Layout, parts: Parts, precision: Precision, crossing: Mapping[str, Crossing]
+) -> Wire:
+    """`crossing`: by axis (tp, dp, pp, world) which share of its links is of which level."""
+    purposes = {
+        "tensor": (_tensor(model, layout, parts, precision), "tp"),
+        "pipeline": (_pipeline(model, layout, parts), "pp"),
+        "tied": (_tied(model, layout, parts, precision), "ends"),
+        "replicas": (_replicas(model, layout, parts, precision), "dp"),
+        "world": (2.0 * (layout.world - 1) * 8 * (2 + layout.world), "world"),
+    }
+    by_link: dict[Level, float] = defaultdict(float)
+    for num_bytes, axis in purposes.values():
+        for level, share in crossing[axis].items():
+            by_link[level] += num_bytes * share
+    by_purpose = {name: num_bytes for name, (num_bytes, _) in purposes.items()}
+    by_purpose["pipeline"] += by_purpose.pop("tied")
+    return Wire(by_purpose, dict(by_link))
+
+
+def reductions(layout: Layout) -> tuple[int, int]:
+    """How often in a step replicas gather a stage's parameters, and reduce its gradients.
+
+    Stages 0 and 1 once; 2 behind each micro-batch; 3 gathers for each forward and each backward too.
+    """
+    count = layout.local_micro_batches
+    return {0: (0, 1), 1: (1, 1), 2: (1, count), 3: (2 * count, count)}[layout.zero]
+
+
+def _tensor(model: Transformer, layout: Layout, parts: Parts, precision: Precision) -> float:
+    """Inside layers; and gradients of what tp ranks hold alike, with sequence parallelism."""
+
+    def of(sends: Sends) -> float:
+        return sum(sent(op, num_bytes, layout.tp) for op, num_bytes in sends)
+
+    lines = layout.micro_batches
+    each = model.layers * (of(parts.layer.sends_f) + of(parts.layer.sends_b))
+    ends = sum(of(sends) for one in (parts.first, parts.last) for sends in (one.sends_f, one.sends_b))
+    found = lines * (each + ends)
+    if layout.sequence:
+        copies = layout.replicas if layout.zero == 0 else 1
+        tables = 0 if layout.shard_vocabulary else model.table_parameters * (1 if _is_one_table(model, layout) else 2)
+        learned = model.first_parameters - model.table_parameters
+        alike = (model.layers * model.norms + 1) * model.norm_parameters + tables + learned
+        found += 2.0 * (layout.tp - 1) * alike * precision.weight * copies
+    return found
+
+
+def _is_one_table(model: Transformer, layout: Layout) -> bool:
+    return model.tied and layout.stages == 1
+
+
+def _pipeline(model: Transformer, layout: Layout, parts: Parts) -> float:
+    """Activations forward, and their gradients back, between stages on unlike ranks."""
+    places = layout.places[0]
+    moved = sum(a != b for a, b in pairwise(places))
+    return 2.0 * moved * layout.micro_batches * parts.layer.boundary * layout.tp
+
+
+def _tied(model: Transformer, layout: Layout, parts: Parts, precision: Precision) -> float:
+    """The two copies of a tied table are added up."""
+    if not model.tied or len(layout.places) > 1 or layout.places[0][0] == layout.places[0][-1]:
+        return 0.0
+    copies = layout.replicas if layout.zero == 0 else 1
+    ranks = 1 if layout.shard_vocabulary else layout.tp
+    return 2.0 * model.table_parameters * precision.weight * ranks * copies
+
+
+def _replicas(model: Transformer, layout: Layout, parts: Parts, precision: Precision) -> float:
+    if layout.replicas == 1:
+        return 0.0
+    held = parts.first.params + model.layers * parts.layer.params + parts.last.params
+    gathers, sums = reductions(layout)
+    of_sums = sums * precision.gradient * (2 if layout.zero == 0 else 1)
+    return (layout.replicas - 1.0) * layout.tp * held * (gathers * precision.weight + of_sums)

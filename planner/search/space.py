@@ -1,0 +1,143 @@
+"""Layouts to choose from, in families that compute alike: the same axes, micro-batch and recompute. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.base.errors import UsageError
+from holdfast.plan.schedules.table import SCHEDULES
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cluster.cluster import Cluster
+from holdfast.planner.cost.layout import RECOMPUTE, Layout, LayoutError
+
+MOST_SIZE = 8
+"""Samples of a micro-batch at most, unless the space says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What may vary. Empty: all that is possible."""
+
+    pp: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    tp: tuple[int, ...] = ()
+    schedules: tuple[str, ...] = (
+        "interleaved",
+        "1f1b",
+        "zbv",
+        "bfs",
+        "interleaved-zero-bubble",
+        "dualpipev",
+        "chimera",
+    )
+    """Those whose forwards and backwards are those of a plain step, the likeliest first."""
+    chunks: tuple[int, ...] = ()
+    zero: tuple[int, ...] = (1, 0, 2, 3)
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    micro_batch_sizes: tuple[int, ...] = ()
+    host: tuple[bool, ...] = (False,)
+    """Whether optimizer states lie in host memory."""
+    idle_nodes: int = 0
+    """So many nodes may be left without ranks."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("schedules", tuple(SCHEDULES)), ("recompute", RECOMPUTE), ("zero", range(4))):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise UsageError(f"{name} {str(value)[:40]!r} is not known: of {', '.join(map(str, known))}")
+        for name in ("pp", "dp", "tp", "chunks", "micro_batch_sizes"):
+            for value in getattr(self, name):
+                if value < 1:
+                    raise UsageError(f"{name} {value}: 1 or more is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Layouts that differ in schedule, chunks, ZeRO and where optimizer states lie."""
+
+    base: Layout
+
+    def members(self, model: Transformer, space: Space) -> Iterator[Layout]:
+        """Those that the model can have, the likeliest first."""
+        for schedule in space.schedules:
+            for chunks in _chunks(self.base.pp, schedule, model.layers, space):
+                for zero in space.zero:
+                    for host in space.host:
+                        found = replace(self.base, schedule=schedule, chunks=chunks, zero=zero, is_on_host=host)
+                        if _is_possible(found, model) and not _is_another(found):
+                            yield found
+
+
+def families(model: Transformer, cluster: Cluster, samples: int, space: Space) -> Iterator[Family]:
+    """All with which a step has so many samples on all devices of the cluster, but for `idle_nodes`."""
+    sizes = sorted({node.devices for node in cluster.nodes})
+    for world in _worlds(cluster, space.idle_nodes):
+        for tp in space.tp or _divisors(world):
+            groups = model.kv_heads or model.heads
+            # Within a node: between nodes a layer's collectives would take longer than its products.
+            if tp > sizes[0] or any(size % tp for size in sizes) or world % tp or groups % tp or model.heads % tp:
+                continue
+            for pp in space.pp or _divisors(world // tp):
+                if world % (tp * pp) or pp > model.layers:
+                    continue
+                dp = world // (tp * pp)
+                if space.dp and dp not in space.dp:
+                    continue
+                yield from _batches(model, Layout(pp, dp, tp), samples, space)
+
+
+def _batches(model: Transformer, base: Layout, samples: int, space: Space) -> Iterator[Family]:
+    sizes = space.micro_batch_sizes or [1 << n for n in range(MOST_SIZE.bit_length())]
+    for size in sizes:
+        if samples % size or samples // size % base.dp:
+            continue
+        sequence = base.tp > 1 and model.length % base.tp == 0
+        split = base.tp > 1 and model.vocab % base.tp == 0
+        for recompute in space.recompute:
+            yield Family(
+                replace(
+                    base,
+                    micro_batches=samples // size,
+                    micro_batch_size=size,
+                    recompute=recompute,
+                    sequence=sequence,
+                    shard_vocabulary=split,
+                )
+            )
+
+
+def _worlds(cluster: Cluster, idle: int) -> list[int]:
+    """Devices of all nodes, of all but one, and so on."""
+    return [int(cluster.first[-1 - left]) for left in range(min(idle, len(cluster.nodes) - 1) + 1)]
+
+
+def _chunks(pp: int, schedule: str, layers: int, space: Space) -> list[int]:
+    known = SCHEDULES[schedule]
+    if not known.takes_chunks:
+        return [0]
+    if space.chunks:
+        return list(space.chunks)
+    most = layers // pp
+    found = sorted({most, *(1 << n for n in range(1, most.bit_length()) if 1 << n <= most)}, reverse=True)
+    return [chunks for chunks in found if chunks > 1]
+
+
+def _is_possible(layout: Layout, model: Transformer) -> bool:
+    try:
+        layout.check(model)
+    except LayoutError:
+        return False
+    return True
+
+
+def _is_another(layout: Layout) -> bool:
+    """Whether another member is the same: ZeRO without replicas, a pipeline of one rank, with all but one schedule."""
+    if layout.replicas == 1 and layout.zero != 0:
+        return True
+    return layout.pp == 1 and layout.schedule != "1f1b"
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})

@@ -1,0 +1,82 @@
+"""A cluster from identities and figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.planner.cluster.cluster import Level
+from holdfast.planner.cluster.errors import ClusterError
+from holdfast.planner.cluster.reports import Figure, from_reports
+from holdfast.wire.types import Gpu, Identity, Nic
+
+
+def node(
+    name: str,
+    switch: str = "s",
+    gpus: int = 2,
+    model: str = "NVIDIA A100-SXM4-80GB",
+    speed: int = 200,
+    kind: str = "rdma",
+) -> Identity:
+    nics = (
+        *(Nic(f"mlx5_{i}", kind, speed * 10**9) for i in range(2)),
+        Nic("eth0", "ethernet", 10 * 10**9),
+        Nic("lo", "loopback"),
+    )
+    return Identity(
+        name, name, "i", gpus=tuple(Gpu(i, f"u{i}", model, "") for i in range(gpus)), nics=nics, switch=switch
+    )
+
+
+def test_what_hardware_states() -> None:
+    one = from_reports([node("a"), node("b"), node("c", "t")])
+    assert one.world == 6
+    assert one.link(0, 1).beta == 1 / 300e9
+    assert one.link(0, 2).kind is Level.SWITCH
+    assert one.link(0, 2).beta == pytest.approx(8 / 200e9)  # two NICs of 200 Gbit/s for two GPUs
+    assert one.link(0, 4).kind is Level.POD
+    assert one.nic_types([0]) == {"rdma"}
+
+
+def test_measured_figures_calibrate() -> None:
+    figures = [Figure("a", "all-to-all", "busbw", 200e9), Figure("b", "all-to-all", "busbw", 240e9),
+               Figure("a", "all-reduce", "busbw", 20e9), Figure("a", "pair", "round_trip", 30e-6),
+               Figure("a", "pair", "bandwidth", 20e9), Figure("b", "pair", "bandwidth", 20e9),
+               Figure("c", "pair", "bandwidth", 10e9), Figure("c", "pair", "bandwidth", 4e9),
+               Figure("c", "all-reduce", "busbw", float("nan"))]  # fmt: skip
+    one = from_reports([node("a"), node("b"), node("c")], figures)
+    assert one.link(0, 1).beta == pytest.approx(1 / 220e9)
+    assert one.link(0, 2).beta == pytest.approx(1 / 20e9)
+    assert one.link(0, 2).alpha == pytest.approx(15e-6)
+    # c's pairs carry 10e9, the median of all is 15e9 or 20e9: it is that much slower.
+    assert one.link(0, 4).beta == pytest.approx(1 / 20e9 * 15e9 / 10e9)
+
+
+def test_no_speed_of_a_nic() -> None:
+    with pytest.raises(ClusterError, match="b reports no speed of its NICs: run holdfast diagnose"):
+        from_reports([node("a"), Identity("b", "b", "i", gpus=(Gpu(0, "u", "A100", ""),))])
+    measured = [Figure("a", "all-reduce", "busbw", 20e9)]
+    lone = Identity("b", "b", "i", gpus=(Gpu(0, "u", "A100", ""),))
+    assert from_reports([lone, Identity("c", "c", "i", gpus=lone.gpus)], measured).link(0, 1).beta == 1 / 20e9
+
+
+def test_rdma_and_ethernet_meet_by_ethernet() -> None:
+    one = from_reports(
+        [node("a"), Identity("b", "b", "i", gpus=(Gpu(0, "u", "A100", ""),), nics=(Nic("eth0", "ethernet", 10**10),))]
+    )
+    assert one.link(0, 2).nic == "ethernet"
+    assert one.link(0, 2).beta == pytest.approx(8 / 5e9)  # 10 Gbit/s for two GPUs
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([], "no node has reported"),
+        ([node("a", gpus=0)], "a reports no GPU"),
+        ([node("a"), node("b", model="NVIDIA H100 80GB HBM3")], "a has NVIDIA A100.*b has NVIDIA H100.*unlike GPUs"),
+        ([node("a", model="Tesla K80")], "'Tesla K80' is not known"),
+    ],
+)
+def test_one_line_for_each_error(nodes: list[Identity], said: str) -> None:
+    with pytest.raises(ClusterError, match=said):
+        from_reports(nodes)

@@ -1,0 +1,166 @@
+"""A whole prediction against sums by hand; what must hold of any; layouts that cannot be."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.plan.transformer import Transformer, step_flops
+from holdfast.planner.cluster.cluster import Hop, Level
+from holdfast.planner.cluster.file import parse
+from holdfast.planner.cost.collectives import Collective, Ring, hierarchical
+from holdfast.planner.cost.groups import group_cost, lines_of
+from holdfast.planner.cost.layout import Layout, LayoutError
+from holdfast.planner.cost.measured import Line, PartTimes, Profile
+from holdfast.planner.cost.predict import CostModel, predict
+
+CLUSTER = parse('gpu = "A100"\nnodes = 4\ngpus_per_node = 8\nnic = "infiniband"\n[links.switch]\ngbit_per_s = 200\n')
+MODEL = Transformer(8, 1024, 16, 8192, 512)
+NEAR, FAR = Hop(3e-6, 1 / 300e9), Hop(8e-6, 8 / 200e9)
+
+
+def profile(**parts: tuple[float, float]) -> Profile:
+    times = {name: PartTimes(*parts[name]) for name in ("first", "layer", "last")}
+    keys = {f"tp={n}{word}": times for n in (1, 2, 4, 8) for word in ("", " sequence")}
+    return Profile({}, "bfloat16", 1, "A100", keys)
+
+
+def test_one_device_by_hand() -> None:
+    """8 micro-batches of 8 layers: nothing but computation, and the update of 16 + 12 + 8 bytes... by bandwidth."""
+    measured = profile(first=(0.001, 0.002), layer=(0.01, 0.02), last=(0.003, 0.006))
+    found = predict(MODEL, CLUSTER, Layout(micro_batches=8), measured)
+    assert found.breakdown.compute == pytest.approx(8 * (8 * 0.03 + 0.003 + 0.009))
+    update = MODEL.parameters * (2 * 12 + 4 + 2 * 2) / 2.039e12
+    assert found.breakdown.optimizer == pytest.approx(update)
+    assert found.step_s == pytest.approx(found.breakdown.compute + update)
+    assert found.mfu == pytest.approx(step_flops(MODEL, 8).model / found.step_s / 312e12)
+
+
+def test_pipeline_and_replicas_by_hand() -> None:
+    """pp=2 over nodes, dp=16: (m + 1)(f + b) of the slower stage, and the sum over 8 devices in each of two nodes."""
+    measured = profile(first=(0.0, 0.0), layer=(0.01, 0.02), last=(0.0, 0.0))
+    layout = Layout(pp=2, dp=16, micro_batches=64, zero=0)
+    model = CostModel(CLUSTER, profile=measured, overlap=False)
+    found = model.predict(MODEL, layout)
+    stage = 4 * 0.03
+    message = FAR.alpha + 512 * 1024 * 2 * FAR.beta
+    # 1F1B with messages: each of the other stage's two turns waits for one more.
+    assert found.breakdown.compute == pytest.approx(4 * stage)
+    assert found.breakdown.bubble == pytest.approx(stage + 2 * message, rel=0.05)
+    params = 4 * MODEL.layer_parameters + MODEL.first_parameters
+    levels = (Ring(8, NEAR), Ring(2, FAR))
+    summed = hierarchical(Collective.ALL_REDUCE, params * 4.0, levels)
+    assert found.breakdown.replicas == pytest.approx(summed)
+    # What is hidden: all layers but the first, behind whose backward the last gradients come.
+    hidden = CostModel(CLUSTER, profile=measured).predict(MODEL, layout).breakdown.replicas
+    assert hidden == pytest.approx(max(0.0, summed - 3 * 0.02))
+
+
+def test_tensor_parallelism_by_hand() -> None:
+    """Serial: two pairs of split matrices a layer, each one all-reduce forward and one back."""
+    found = predict(MODEL, CLUSTER, Layout(tp=8, micro_batches=2)).breakdown
+    each = hierarchical(Collective.ALL_REDUCE, 512 * 1024 * 2.0, (Ring(8, NEAR),))
+    assert found.tensor == pytest.approx(2 * 8 * 4 * each)
+    halves = predict(MODEL, CLUSTER, Layout(tp=8, micro_batches=2, sequence=True)).breakdown
+    ring = 7 * (NEAR.alpha + 512 * 1024 * 2 / 8 * NEAR.beta)
+    assert halves.tensor == pytest.approx(2 * 8 * 4 * 2 * ring)
+
+
+def test_recompute_costs_a_forward() -> None:
+    measured = profile(first=(0.0, 0.0), layer=(0.01, 0.02), last=(0.0, 0.0))
+    none, full, cell = (
+        predict(MODEL, CLUSTER, Layout(micro_batches=4, recompute=kind), measured) for kind in ("none", "full", "cell")
+    )
+    assert full.breakdown.recompute == cell.breakdown.recompute == pytest.approx(4 * 8 * 0.01)
+    assert none.breakdown.recompute == 0
+    assert full.fullest.activations < none.fullest.activations
+    assert full.mfu < none.mfu
+
+
+def test_groups_and_their_nodes() -> None:
+    """dp of pp=2 dp=16 tp=1 spans two nodes of 8; tp=8 stays in one; the world has four."""
+    assert group_cost(CLUSTER, lines_of(2, 16, 1, "dp")).levels == (Ring(8, NEAR), Ring(2, FAR))
+    assert group_cost(CLUSTER, lines_of(2, 2, 8, "tp")).levels == (Ring(8, NEAR),)
+    assert group_cost(CLUSTER, lines_of(1, 4, 8, "dp")).levels == (Ring(4, FAR),)
+    assert group_cost(CLUSTER, lines_of(1, 32, 1, "world")).levels == (Ring(8, NEAR), Ring(4, FAR))
+    # 12 of 8-device nodes do not come out even: one ring over the slowest link.
+    assert group_cost(CLUSTER, lines_of(1, 12, 1, "dp")).levels == (Ring(12, FAR),)
+    crossing = group_cost(CLUSTER, lines_of(2, 16, 1, "dp")).crossing
+    assert crossing == {Level.NODE: 14 / 16, Level.SWITCH: 2 / 16}
+
+
+def test_memory_that_does_not_fit_expands() -> None:
+    text = 'gpu = "A100"\nnodes = 1\ngpus_per_node = 8\n[host]\nmemory_bytes = 1e12\nbytes_per_s = 20e9\n'
+    big = Transformer(48, 8192, 64, 51200, 2048)
+    layout = Layout(tp=8, micro_batches=8)
+    plain = CostModel(parse(text)).predict(big, layout)
+    expanded = CostModel(parse(text), expands=True).predict(big, layout)
+    assert not plain.fits
+    assert expanded.step_s > plain.step_s
+
+
+def test_measured_links_replace_those_of_the_cluster() -> None:
+    measured = profile(first=(0.0, 0.0), layer=(0.01, 0.02), last=(0.0, 0.0))
+    lines = Profile(measured.shape, "bfloat16", 1, "A100", measured.parts, 0.0, {"all_reduce": {8: Line(1e-3, 0.0)}})
+    found = predict(MODEL, CLUSTER, Layout(tp=8, micro_batches=1), lines)
+    assert found.breakdown.tensor == pytest.approx(8 * 4 * 1e-3)
+
+
+layouts = st.builds(
+    Layout,
+    pp=st.sampled_from([1, 2, 4]), dp=st.sampled_from([1, 2, 4]), tp=st.sampled_from([1, 2]),
+    schedule=st.sampled_from(["1f1b", "gpipe", "interleaved", "zbv"]), micro_batches=st.sampled_from([16, 32]),
+    zero=st.sampled_from([0, 1, 2]), recompute=st.sampled_from(["none", "selective", "full", "cell"]),
+    sequence=st.booleans(),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=25)
+@given(layouts)
+def test_what_must_hold(layout: Layout) -> None:
+    try:
+        found = predict(MODEL, CLUSTER, layout)
+    except LayoutError:
+        return
+    parts = found.breakdown.document()
+    assert all(value >= -1e-12 for value in parts.values()), parts
+    assert sum(parts.values()) == pytest.approx(found.step_s)
+    assert 0 < found.mfu < 0.8  # what the GPU's products reach
+    assert all(value >= 0 for one in found.memory for value in one.document().values())
+    assert sum(found.wire.by_link.values()) == pytest.approx(found.wire.total)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(dp=64, micro_batches=64), "needs 64 devices, the cluster has 32"),
+        (Layout(tp=3), "tp=3 does not divide 16 heads with 16 of keys; tp can be 1, 2, 4, 8, 16"),
+        (Layout(dp=3), "dp=3 does not divide 8 micro-batches"),
+        (Layout(pp=16), "16 stages for 8 layers"),
+        (Layout(schedule="fifo"), "schedule 'fifo' is not known"),
+        (Layout(zero=4), "zero is 4"),
+        (Layout(recompute="some"), "recompute is 'some'"),
+        (Layout(pp=0), "pp is 0"),
+        (Layout(schedule="zbv", pp=2, zero=3), "cannot gather parameters by layer"),
+        (Layout(schedule="interleaved"), "needs pp of 2 or more"),
+        (Layout(pp=2, chunks=2), "1f1b has 1 stages a rank, not 2"),
+    ],
+)
+def test_layouts_that_cannot_be(layout: Layout, said: str) -> None:
+    with pytest.raises(LayoutError, match=said):
+        predict(MODEL, CLUSTER, layout)
+
+
+def test_a_layout_of_12288_devices_takes_under_a_second_of_processor_time() -> None:
+    text = 'gpu = "A100"\nnodes = 1536\ngpus_per_node = 8\nnodes_per_switch = 32\n'
+    cluster = parse(text + "[links.switch]\ngbit_per_s = 200\n[links.pod]\ngbit_per_s = 200\n")
+    model, big = CostModel(cluster), Transformer(96, 12288, 96, 64000, 2048)
+    layout = Layout(pp=8, dp=192, tp=8, micro_batches=6144, schedule="interleaved", chunks=6, sequence=True)
+    model.predict(big, layout)
+    began = time.process_time()
+    found = model.predict(big, layout)
+    assert time.process_time() - began < 2
+    assert 0.3 < found.mfu < 0.8

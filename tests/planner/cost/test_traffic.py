@@ -1,0 +1,64 @@
+"""Bytes on the wire against the trainer's count, which is held to counted packets; by link by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cluster.cluster import Level
+from holdfast.planner.cluster.file import parse
+from holdfast.planner.cost.layers import parts
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.predict import CostModel
+from holdfast.planner.cost.traffic import wire_of
+from holdfast.trainer.optim.traffic import traffic
+from holdfast.trainer.pipeline.pipeline import build_plan
+from tests.planner.support.settings import VOCAB, both
+
+CASES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "tp": ((1, 1, 2), {}),
+    "tp sequence serial": ((1, 1, 4), {"sequence": True, "block": "serial"}),
+    "vocabulary": ((1, 1, 4), {"sequence": True, "shard_vocabulary": True, "norm": "layer", "positions": "learned"}),
+    "pp": ((4, 1, 1), {}),
+    "tied": ((2, 2, 1), {"tied": True, "zero": 1}),
+    "zbv": ((2, 1, 1), {"schedule": "zbv"}),
+    "zero 0": ((1, 4, 1), {"zero": 0}),
+    "zero 2": ((1, 4, 1), {"zero": 2}),
+    "zero 3": ((1, 4, 1), {"zero": 3}),
+    "pipes": ((2, 2, 1), {"schedule": "chimera", "zero": 1}),
+    "all": ((2, 2, 2), {"zero": 2, "tied": True, "sequence": True, "dtype": "bfloat16"}),
+    "grouped": ((1, 2, 2), {"zero": 1, "kv_heads": 2, "mlp": "swiglu", "heads": 4}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_as_the_trainer_counts(case: str) -> None:
+    (pp, dp, tp), settings = CASES[case]
+    sizes = {"layers": 4, "d_model": 64, "heads": 4, "seq_len": 32, "micro_batches": 8, "micro_batch_size": 2}
+    config, trainer_layout, shape, layout, precision = both(pp, dp, tp, **{**sizes, **settings})
+    expected = asdict(traffic(config, trainer_layout, build_plan(config, trainer_layout, torch.device("cuda")), VOCAB))
+    axes: dict[str, dict[Level, float]] = {axis: {} for axis in ("tp", "dp", "pp", "world", "ends")}
+    found = wire_of(shape, layout, parts(shape, layout, precision), precision, axes)
+    assert {name: round(value) for name, value in found.by_purpose.items()} == {
+        name: expected[name] for name in ("tensor", "pipeline", "replicas", "world")
+    }
+
+
+def test_by_link() -> None:
+    """2 nodes of 4 devices, one switch: tp stays in the node, of each dp ring of 4 one link in two leaves it."""
+    cluster = parse('gpu = "A100"\nnodes = 2\ngpus_per_node = 4\n[links.switch]\ngbit_per_s = 200\n')
+    model = Transformer(4, 256, 4, 512, 128)
+    found = CostModel(cluster).predict(model, Layout(pp=1, dp=4, tp=2, micro_batches=8)).wire
+    purposes = found.by_purpose
+    # The ring over all: 8 links, 2 of them between the nodes.
+    apart = purposes["replicas"] * 2 / 4 + purposes["world"] * 2 / 8
+    assert found.by_link[Level.SWITCH] == pytest.approx(apart)
+    assert sum(found.by_link.values()) == pytest.approx(found.total)
+    piped = CostModel(cluster).predict(model, Layout(pp=2, dp=2, tp=2, micro_batches=8)).wire
+    # Stage 0 is one node and stage 1 the other.
+    crossing = piped.by_purpose["pipeline"] + piped.by_purpose["world"] * 2 / 8
+    assert piped.by_link[Level.SWITCH] == pytest.approx(crossing)

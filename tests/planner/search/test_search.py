@@ -1,0 +1,130 @@
+"""The search against all layouts, one by one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.base.errors import UsageError
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cluster.cluster import Cluster
+from holdfast.planner.cluster.file import parse
+from holdfast.planner.cost.predict import CostModel
+from holdfast.planner.search.ranked import Goal, Ranked, why
+from holdfast.planner.search.reasons import NothingFits
+from holdfast.planner.search.search import Search
+from holdfast.planner.search.space import Space, families
+
+SMALL = Transformer(layers=4, width=512, heads=4, vocab=1024, length=128)
+LARGE = Transformer(96, 12288, 96, 51200, 2048)
+
+
+def cluster(nodes: int = 2, gpus: int = 4, gpu: str = "A100", gbit: float = 200.0) -> Cluster:
+    return parse(f'gpu = "{gpu}"\nnodes = {nodes}\ngpus_per_node = {gpus}\n[links.switch]\ngbit_per_s = {gbit}\n')
+
+
+def exhaustive(
+    model: Transformer, costs: CostModel, samples: int, goal: Goal, space: Space, limit: float
+) -> list[Ranked]:
+    found = []
+    for family in families(model, costs.cluster, samples, space):
+        for layout in family.members(model, space):
+            prediction = costs.predict(model, layout)
+            if prediction.fullest.total <= limit:
+                found.append(Ranked(layout, prediction))
+    return sorted(found, key=lambda one: one.key(goal))
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    st.sampled_from([(1, 4), (2, 2), (2, 4), (3, 2)]),
+    st.sampled_from([4, 6, 8, 16]),
+    st.sampled_from(["time", "memory"]),
+    st.sampled_from([1.0, 0.3, 0.1]),
+    st.sampled_from([400.0, 1.0]),
+)
+def test_it_finds_what_looking_at_all_finds(
+    sizes: tuple[int, int], samples: int, goal: Goal, room: float, gbit: float
+) -> None:
+    costs = CostModel(cluster(*sizes, gbit=gbit))
+    space = Space(schedules=("interleaved", "1f1b", "zbv", "chimera"), micro_batch_sizes=(1, 2), idle_nodes=1)
+    everything = exhaustive(SMALL, costs, samples, goal, space, float("inf"))
+    largest = max(one.prediction.fullest.total for one in everything)
+    least = min(one.prediction.fullest.total for one in everything)
+    limit = max(least, room * largest)
+    best = [one for one in everything if one.prediction.fullest.total <= limit][:10]
+    found = Search(SMALL, CostModel(cluster(*sizes, gbit=gbit)), samples, goal, space, limit).run()
+    assert found.is_complete
+    assert [one.key(goal) for one in found.best] == [one.key(goal) for one in best]
+
+
+def test_floors_are_floors_and_do_their_work() -> None:
+    costs, space, members = CostModel(cluster(4, 8)), Space(micro_batch_sizes=(1,)), 0
+    for family in families(SMALL, costs.cluster, 32, space):
+        for layout in family.members(SMALL, space):
+            prediction = costs.predict(SMALL, layout)
+            members += 1
+            assert costs.floor(SMALL, layout) <= prediction.step_s * (1 + 1e-9)
+            assert costs.floor(SMALL, layout, with_schedule=True) <= prediction.step_s * (1 + 1e-9)
+            assert costs.least_bytes(SMALL, layout) <= prediction.fullest.total * (1 + 1e-9)
+    found = Search(SMALL, costs, 32, space=space, kept=3).run()
+    assert found.counts["predicted"] < 0.8 * members
+
+
+def test_an_answer_comes_at_once_and_the_same_search_goes_on() -> None:
+    search = Search(SMALL, CostModel(cluster()), 16)
+    first = search.run(lambda: True)
+    assert len(first.best) == 1
+    assert not first.is_complete
+    assert 0 < first.floor_s <= first.best[0].prediction.step_s
+    last = search.run()
+    assert last.is_complete
+    assert last.best == Search(SMALL, CostModel(cluster()), 16).run().best
+    assert last.best[0].prediction.step_s <= first.best[0].prediction.step_s
+
+
+def test_a_number_of_nodes_that_divides_nothing_leaves_some_idle() -> None:
+    model = replace(SMALL, layers=6)
+    with pytest.raises(NothingFits, match=r"16 samples .* 28 devices and 4 heads: 4 of 7 nodes would do"):
+        Search(model, CostModel(cluster(7, 4)), 16, space=Space(tp=(1, 2, 4), pp=(1, 2)))
+    found = Search(model, CostModel(cluster(7, 4)), 16, space=Space(pp=(1, 2), idle_nodes=3)).run()
+    assert found.best[0].layout.world == 16
+
+
+def test_a_model_that_is_too_large_is_refused_with_what_would_do() -> None:
+    with pytest.raises(
+        NothingFits, match=r"no layout fits in 80 GB a device: .* needs \d+ GB; 16 nodes like these would do"
+    ):
+        Search(LARGE, CostModel(cluster(1, 8, "A100-80GB")), 8, space=Space(zero=(1, 0))).run()
+
+
+def test_what_else_must_be_true() -> None:
+    search = Search(SMALL, CostModel(cluster()), 16, allows=lambda layout: layout.zero == 3 or layout.dp == 1)
+    assert all(one.layout.zero == 3 or one.layout.dp == 1 for one in search.run().best)
+    with pytest.raises(NothingFits, match="no schedule takes 16 samples"):
+        Search(SMALL, CostModel(cluster()), 16, allows=lambda layout: False).run()
+
+
+@pytest.mark.parametrize(
+    ("space", "line"),
+    [
+        ({"schedules": ("fast",)}, "schedules 'fast' is not known"),
+        ({"zero": (4,)}, "zero '4' is not known"),
+        ({"recompute": ("some",)}, "recompute 'some'"),
+        ({"pp": (0,)}, "pp 0: 1 or more"),
+    ],
+)
+def test_what_can_not_vary_so(space: dict[str, tuple[object, ...]], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        Space(**space)  # type: ignore[arg-type]
+
+
+def test_reasons_name_what_takes_longer() -> None:
+    found = Search(SMALL, CostModel(cluster(gbit=1.0)), 16).run()
+    best = found.best[0]
+    assert why(best, best)
+    for one in found.best[1:]:
+        text = why(one, best)
+        slower = one.prediction.step_s / best.prediction.step_s - 1
+        assert text == "as fast" or text.startswith(f"{slower:+.1%}")

@@ -1,0 +1,89 @@
+"""Parts of a model are timed as what they are: more work takes longer, and the file is what the planner reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.cli.main import main
+from holdfast.planner.cost.collectives import Collective
+from holdfast.planner.cost.layers import Precision, parts
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.measured import read
+from holdfast.trainer.profile import layers
+from holdfast.trainer.profile.links import group_sizes, measure_links
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.shape import shape_of
+
+SMALL = replace(Config(), model=replace(Config().model, d_model=128, heads=4), data=replace(Config().data, seq_len=64))
+
+
+def test_times_of_parts() -> None:
+    torch.set_num_threads(1)
+    cpu = torch.device("cpu")
+    found = layers.measure_parts(SMALL, [1, 4], 4096, cpu, 5)
+    assert set(found) == {"tp=1", "tp=4"}
+    assert found["tp=1"]["layer"].forward > 0
+    # 31 million FLOPs of a layer against 134 million of the head, and a quarter of the matrices.
+    assert found["tp=1"]["last"].forward > found["tp=1"]["layer"].forward > 0
+    assert found["tp=4"]["layer"].backward < found["tp=1"]["layer"].backward
+    assert 0 < layers.measure_update(cpu, 3) < 1e-6
+
+
+def test_a_share_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match=r"--tps has 3: model.heads = 4 is not divisible by tp"):
+        layers.check(SMALL, [1, 3])
+
+
+def test_sizes_of_groups() -> None:
+    assert group_sizes(8) == [2, 4, 8]
+    assert group_sizes(6) == [2, 3, 6]
+    assert group_sizes(1) == []
+
+
+@pytest.mark.slow
+def test_links_of_two_ranks() -> None:
+    found = measure_links(2, "gloo", 3, (1 << 12, 1 << 20))
+    assert set(found) == {"all_reduce", "all_gather", "reduce_scatter", "send"}
+    for each in found.values():
+        assert each[2].seconds(1 << 20) > 0
+    assert measure_links(1, "gloo", 1) == {}
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_the_planner_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.json"
+    words = ["profile", "-o", str(path), "--tps", "1,2", "--ranks", "2", "--repeats", "2"]
+    sizes = ["--set", "model.d_model=64", "--set", "data.seq_len=32", "--set", "parallel.device=cpu"]
+    assert main([*words, *sizes]) == 0
+    assert f"kept in {path}" in capsys.readouterr().out
+    profile, layout = read(path.read_text()), Layout(tp=2, micro_batch_size=2)
+    shape = shape_of(replace(Config().model, d_model=64), 256, 32)
+    assert profile.applied(parts(shape, layout, Precision.of("float32")), layout).layer.t_f
+    assert profile.seconds(Collective.ALL_REDUCE, 2, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tps", "two"], "--tps is 'two': write numbers from 1 on, as 1,2,4"),
+        (["--tps", "3"], "--tps has 3: model.heads = 8 is not divisible by tp"),
+        (["--ranks", "1"], "--ranks is 1: must be 0, or from 2 to 64"),
+        (["--repeats", "0"], "--repeats is 0: must be from 1 to 1000"),
+        (
+            ["-o", "/nowhere/p.json"],
+            "--output is '/nowhere/p.json': no file can be made there (No such file or directory)",
+        ),
+        (["--traffic"], "holdfast profile takes settings only"),
+        (["--model", "gpt9"], "--model is 'gpt9', which is not known"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1

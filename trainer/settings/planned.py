@@ -1,0 +1,49 @@
+"""Layouts of the planner as the trainer's settings, and back. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.planner.cost.layers import Precision
+from holdfast.planner.cost.layout import Layout
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.layout import plan
+
+
+def settings_of(config: Config, layout: Layout) -> Config:
+    """The settings with this layout in place of their own."""
+    parallel = replace(
+        config.parallel,
+        pp=layout.pp,
+        dp=layout.dp,
+        tp=layout.tp,
+        stage_tp=(),
+        schedule=layout.schedule,
+        chunks=layout.chunks,
+        shard_vocabulary=layout.shard_vocabulary,
+        sequence=layout.sequence,
+        zero=layout.zero,
+    )
+    train = replace(
+        config.train,
+        micro_batches=layout.micro_batches,
+        micro_batch_size=layout.micro_batch_size,
+        recompute=layout.recompute,
+    )
+    optim = replace(config.optim, state="host", bucket=layout.bucket) if layout.is_on_host else config.optim
+    return replace(config, parallel=parallel, train=train, optim=optim)
+
+
+def takes(config: Config, layout: Layout, vocab: int) -> bool:
+    """Whether the trainer does all of it."""
+    try:
+        plan(settings_of(config, layout), layout.world, vocab)
+    except ConfigError:
+        return False
+    return True
+
+
+def precision_of(config: Config) -> Precision:
+    """Bytes of a number, as `train.dtype` and the optimizer have them."""
+    return Precision.of(config.train.dtype, 1 if config.optim.name == "sgd" else 2)

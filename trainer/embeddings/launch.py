@@ -45,6 +45,8 @@ class Outcome:
     tables: str
     """A hash of all tables, whichever servers hold them."""
     model: str
+    restarts: int = 0
+    """Attempts before this one; all figures are of the last."""
 
     @property
     def is_exact(self) -> bool:

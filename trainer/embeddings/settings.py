@@ -31,6 +31,8 @@ class Run:
     """Steps done by the snapshot from which the run begins; 0: it begins anew."""
     store: str = ""
     snapshot_every: int = 0
+    keep: int = 3
+    """Newest snapshots that stay."""
     servers: list[str] = field(default_factory=list)
     """Addresses, in the order of the servers' numbers."""
     cacher: str = ""

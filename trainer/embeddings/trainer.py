@@ -53,7 +53,8 @@ class Trainer:
         self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle)
         self._back.start(self._cache)
         self._storing: threading.Thread | None = None
-        self._not_stored: Exception | None = None
+        self._not_stored = ""
+        """Why, in a line."""
         self.now_bytes = self.later_bytes = 0
         """Gradients of rows that this trainer gave to the others, before the next batch and beside it."""
 
@@ -139,22 +140,27 @@ class Trainer:
     def _commit(self, step: int, model: bytes) -> None:
         run = self._run
         try:
-            files = snapshots.write_file(run.store, step, snapshots.MODEL, model)
+            files = snapshots.write_file(run.store, step, run.name, snapshots.MODEL, model)
             for server in run.servers:
                 files |= ask(server, self._secret, {"do": "stored", "run": run.name, "step": step}, REPLY_S).head[
                     "files"
                 ]
-            snapshots.commit(run.store, step, run.fixed, files)
+            snapshots.commit(run.store, step, run.name, run.fixed, files)
         except (OSError, HoldfastError) as error:
-            self._not_stored = error
+            self._not_stored = f"the snapshot of step {step} is not stored: {error}"
+            return
+        try:
+            snapshots.prune(run.store, run.keep, run.name)
+        except OSError as error:
+            self._not_stored = f"snapshots before the newest {run.keep} are not removed: {error}"
 
     def _wait_stored(self) -> None:
         if self._storing is not None:
             self._storing.join(REPLY_S)
             if self._storing.is_alive():
                 raise HoldfastError(f"a snapshot was not stored within {REPLY_S:g} s")
-        if self._not_stored is not None:
-            raise HoldfastError(f"a snapshot is not stored: {self._not_stored}")
+        if self._not_stored:
+            raise HoldfastError(self._not_stored)
 
     def _streams(self) -> list[Stream]:
         return [

@@ -1,6 +1,7 @@
 """`holdfast train-embeddings`: a model of clicks whose tables lie on servers, with exact prefetch (Bagpipe)."""
 
 import itertools
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,22 +66,34 @@ def train_embeddings(
     snapshot_every: Annotated[
         int, typer.Option(metavar="N", min=0, max=10**8, help="Steps between snapshots; 0: one after the last step.")
     ] = 0,
+    keep: Annotated[int, typer.Option(metavar="N", min=1, max=10**6, help="Newest snapshots that stay.")] = 3,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10**6,
+            help="Restarts, of all processes from the newest snapshot, after one of them died.",
+        ),
+    ] = 3,
     as_json: Json = False,
 ) -> int:
     """Train a model of clicks whose embedding tables lie on servers; rows are prefetched and cached exactly.
 
     Prints the loss, what was fetched and written back, and whether the fetches are as many as the formula expects.
-    Results equal those of training without a cache. Exit code 1 if the fetches differ, or a process dies.
+    Results equal those of training without a cache, also after a process died. Exit code 1 if the fetches differ, or
+    processes die more often than --max-restarts.
     """
     require("trainer", "torch", "numpy")
     from holdfast.trainer.embeddings.launch import run_all
+    from holdfast.trainer.embeddings.supervise import supervised
 
     addresses, secret = _servers(servers, server or [], secret_file)
     if snapshot_every and not store:
         raise UsageError("--snapshot-every needs --store: where snapshots go, as file:///path")
     if trainers > batch:
         raise UsageError(f"--trainers {trainers} cannot share --batch {batch}: a batch needs a sample for each trainer")
-    run = _run(data, steps, batch, lookahead, trainers, dim, dtype, seed, lr, store, snapshot_every, addresses)
+    run = _run(data, steps, batch, lookahead, trainers, dim, dtype, seed, lr, store, snapshot_every, keep, addresses)
     every = -(-steps // SHOWN_STEPS)
 
     def on_step(step: int, loss: float) -> None:
@@ -89,7 +102,12 @@ def train_embeddings(
 
     def body() -> int:
         with interrupts.allowed():
-            outcome = run_all(run, 0 if addresses else servers or 1, secret, on_step)
+            outcome = supervised(
+                run,
+                lambda one: run_all(one, 0 if addresses else servers or 1, secret, on_step),
+                max_restarts,
+                lambda line: print("holdfast:", line, file=sys.stderr, flush=True),
+            )
         if as_json:
             output.print_json({**asdict(outcome), "is_exact": outcome.is_exact})
         else:
@@ -136,6 +154,7 @@ def _run(
     lr: float,
     store: str,
     snapshot_every: int,
+    keep: int,
     servers: list[str],
 ) -> "Run":
     """The run, from the newest snapshot if there is one. UsageError for what cannot be trained."""
@@ -169,6 +188,7 @@ def _run(
         first,
         store,
         snapshot_every or (steps if store else 0),
+        keep,
         servers,
     )
     if first:
@@ -188,5 +208,7 @@ def _print(outcome: "Outcome") -> None:
     table.add_row("most in a trainer's cache", f"{outcome.peak_rows:,}", "")
     table.add_row("in the tables", f"{outcome.rows:,}", "")
     output.out().print(table)
+    if outcome.restarts:
+        print(f"{outcome.restarts} restarts; figures are of the last attempt")
     span = f"steps {outcome.first} to {outcome.steps}"
     print(f"{span}, loss {outcome.loss:.6f}; tables {outcome.tables}, model {outcome.model}")

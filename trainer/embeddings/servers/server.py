@@ -92,7 +92,7 @@ class Server:
     def _keep(self, step: int, run: str, keys: Any, rows: Any) -> None:
         """Stage 2, in a thread of its own."""
         try:
-            outcome: snapshots.Sums | Exception = snapshots.write_share(self._store, step, *self._place, keys, rows)
+            outcome: snapshots.Sums | Exception = snapshots.write_share(self._store, step, run, *self._place, keys, rows)
         except (OSError, HoldfastError) as error:
             outcome = error
         with self._changed:

@@ -159,7 +159,7 @@ def test_a_snapshot_comes_back_on_another_number_of_servers(address: str, tmp_pa
         link.receive()
     files = ask(address, SECRET, {"do": "stored", "run": "r", "step": 1}).head["files"]
     assert snapshots.newest(url) == 0, "it does not exist before it is whole"
-    snapshots.commit(url, 1, {"dim": 4}, files)
+    snapshots.commit(url, 1, "r", {"dim": 4}, files)
     assert snapshots.newest(url) == 1
     expected = {**dict.fromkeys(OTHERS.tolist(), 1.0), **dict.fromkeys(KEYS.tolist(), 2.0)}
     found: dict[int, float] = {}
@@ -177,8 +177,8 @@ def test_a_snapshot_comes_back_on_another_number_of_servers(address: str, tmp_pa
 
 def test_a_snapshot_that_is_altered_is_not_used(tmp_path: Path) -> None:
     url = str(tmp_path)
-    files = snapshots.write_share(url, 5, 0, 1, KEYS, full(10, 1.0))
-    snapshots.commit(url, 5, {"dim": 4}, files)
+    files = snapshots.write_share(url, 5, "r", 0, 1, KEYS, full(10, 1.0))
+    snapshots.commit(url, 5, "r", {"dim": 4}, files)
     assert len(snapshots.load_share(url, 5, SPEC, 0, 1)) == 10
     with pytest.raises(UsageError, match="step 5 was trained with --dim 4, not 8: give --dim 4, or another --store"):
         snapshots.check_settings(url, 5, {"dim": 8})

@@ -40,6 +40,11 @@ class Outcome:
     sync_later_bytes: int
     peak_rows: int
     """The most rows in a trainer's cache."""
+    lookahead: int
+    """Batches at the end; their least and most number, and how often it was halved."""
+    lookahead_least: int
+    lookahead_most: int
+    halvings: int
     rows: int
     """In the tables."""
     tables: str
@@ -117,6 +122,7 @@ def _open(run: Run, number: int, address: str, secret: bytes) -> None:
         "servers": len(run.servers),
         "store": run.store,
         "step": run.first,
+        "tables": run.tables,
     }
     try:
         ask(address, secret, head, OPEN_S)
@@ -145,6 +151,7 @@ def _outcome(
         last["sync_now_bytes"],
         last["sync_later_bytes"],
         last["peak_rows"],
+        *cacher["lookahead"],
         summed["rows"],
         f"{summed['digest'] % (1 << 64):016x}",
         last["model"],

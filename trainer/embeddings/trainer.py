@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ from holdfast.trainer.embeddings.write_back import After, WriteBack
 
 
 class Trainer:
-    def __init__(self, run: Run, rank: int, secret: bytes) -> None:
+    def __init__(self, run: Run, rank: int, secret: bytes, ranks: Sequence[Ranks] = ()) -> None:
+        """`ranks`: three ways to the other trainers, each for one thread; without them, process groups are made."""
         self._run, self._secret = run, secret
-        groups = [dist.new_group() if run.trainers > 1 else None for _ in range(3)]
-        self._dense, late, arriving = (Ranks(rank, run.trainers, group) for group in groups)
+        self._dense, late, arriving = ranks or [
+            Ranks(rank, run.trainers, dist.new_group() if run.trainers > 1 else None) for _ in range(3)
+        ]
         self._dtype = torch.from_numpy(np.empty(0, dtype_of(run.dtype))).dtype
         self.model = Dlrm(run.dim, self._dtype, run.seed)
         if run.first:
@@ -50,7 +53,7 @@ class Trainer:
         self._open = [plans, *rows, *back]
         self._stage = Stage(run, arriving, plans, rows)
         self._back = WriteBack(run, late, back)
-        self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle)
+        self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle, run.cache_rows)
         self._back.start(self._cache)
         self._storing: threading.Thread | None = None
         self._not_stored = ""

@@ -85,6 +85,26 @@ def test_runs_of_other_shapes_are_too(
 
 
 @pytest.mark.slow
+def test_a_lookahead_that_fits_a_cache(clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["train-embeddings", "--data", str(clicks), "--batch", "16", "--dtype", "float64", "--dim", "4"]
+    words += ["--trainers", "2", "--seed", "3", "--lr", "0.5", "--store", str(tmp_path / "s"), "--steps", "40"]
+    # Two batches may need 2 x 16 x 26 = 832 rows; about six of these do.
+    assert main([*words, "--lookahead", "auto", "--cache-rows", "832", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["is_exact"]
+    assert found["peak_rows"] <= 832
+    assert found["halvings"] > 0
+    assert 1 <= found["lookahead_least"] < found["lookahead_most"] <= 10
+    run = run_of(clicks, steps=40)
+    data = data_of(run)
+    assert expected_fetches(data, found["lookahead_most"]) <= found["fetches"]
+    assert found["fetches"] <= expected_fetches(data, found["lookahead_least"])
+    table = train(run, 2)[0]
+    rows = tables_of(str(tmp_path / "s"), run)
+    assert all(np.array_equal(rows[key], row) for key, row in table.items())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["embedding server 1", "trainer 1", "cacher"])
 def test_after_a_kill_all_begin_again_from_the_newest_snapshot(clicks: Path, tmp_path: Path, name: str) -> None:
     """The tables are those of plain training: no update is lost, and none is there twice."""
@@ -107,9 +127,19 @@ def test_after_a_kill_all_begin_again_from_the_newest_snapshot(clicks: Path, tmp
     assert 0 < first < 63
     assert first % 7 == 0
     assert (outcome.first, outcome.restarts) == (first, 1)
-    expected = expected_fetches(data_of(run)[first:], 5)
-    assert outcome.fetches == outcome.formula == outcome.planned == outcome.write_backs == expected
-    table, model, loss = train(run, 2)
+    data = data_of(run)[first:]
+    expected = expected_fetches(data, 5)
+    assert outcome.fetches == outcome.formula == outcome.planned == expected
+    # A snapshot adds what stays in the caches: rows between two uses less than five batches apart.
+    needs = [{key for sample in batch for key in sample.keys} for batch in data]
+    staying = sum(
+        any(key in batch for batch in needs[at + 1 : last + 5])
+        for at in range(6, len(needs), 7)
+        for key in set().union(*needs[: at + 1])
+        if (last := max(n for n in range(at + 1) if key in needs[n])) + 5 > at
+    )
+    assert outcome.write_backs == expected + staying
+    table, _, loss = train(run, 2)
     found = tables_of(url, run)
     assert found.keys() == table.keys()
     assert all(np.array_equal(found[key], row) for key, row in table.items())
@@ -201,7 +231,10 @@ def test_a_wrong_line_that_comes_late_ends_the_run_with_its_place(
         (["--data", "gone"], "gone: not a file; name one in Criteo's schema"),
         ([], "--data"),
         (["--dtype", "int8"], "'int8': float32 or float64"),
-        (["--lookahead", "0"], "--lookahead"),
+        (["--lookahead", "0"], "--lookahead '0': a whole number from 1 to 100,000, or auto"),
+        (["--cache-rows", "900"], "--cache-rows goes with --lookahead auto"),
+        (["--lookahead", "auto", "--cache-rows", "831", "--batch", "16"], "2 x 16 x 26 rows; give 832 or more"),
+        (["--lookahead", "auto", "--batch", "20000"], "give 1040000 or more, or a smaller --batch"),
         (["--trainers", "9", "--batch", "8"], "--trainers 9 cannot share --batch 8"),
         (["--snapshot-every", "5"], "--snapshot-every needs --store"),
         (["--server", "gpu0:many"], "write HOST:PORT"),

@@ -13,7 +13,7 @@ from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.settings import Run
 from holdfast.trainer.embeddings.supervise import supervised
 
-DONE = Outcome(0, 20, 0.5, 1, 1, 1, 8, 1, 8, 0, 0, 1, 1, "a", "b")
+DONE = Outcome(0, 20, 0.5, 1, 1, 1, 8, 1, 8, 0, 0, 1, 2, 2, 2, 0, 1, "a", "b")
 DEAD = HoldfastError("cacher (pid 7) was killed by SIGKILL")
 
 

@@ -27,6 +27,7 @@ from holdfast.checkpoint.stores.folder import TRASH
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.store import Store
 from holdfast.trainer.embeddings.servers.keys import Keys, Rows, dtype_of, server_of
+from holdfast.trainer.embeddings.servers.rows import RowStore
 from holdfast.trainer.embeddings.servers.tables import Spec, Tables
 
 MANIFEST = "run.json"
@@ -157,16 +158,17 @@ def read_file(url: str, step: int, name: str) -> bytes:
     return content
 
 
-def load_share(url: str, step: int, spec: Spec, number: int, servers: int) -> Tables:
-    """The tables of a server that is `number` of `servers`, however many wrote the snapshot. PartInvalid, OSError."""
-    tables = Tables(spec)
+def load_share(url: str, step: int, spec: Spec, number: int, servers: int, rows: RowStore | None = None) -> Tables:
+    """The tables of a server that is `number` of `servers`, however many wrote the snapshot, in `rows`. PartInvalid,
+    OSError."""
+    tables = Tables(spec, rows)
     for name in read_manifest(url, step)["files"]:
         if not name.endswith(".keys"):
             continue
         keys = np.frombuffer(read_file(url, step, name), dtype=np.uint64)
-        rows = np.frombuffer(read_file(url, step, name.removesuffix(".keys") + ".rows"), dtype=dtype_of(spec.dtype))
+        content = np.frombuffer(read_file(url, step, name.removesuffix(".keys") + ".rows"), dtype=dtype_of(spec.dtype))
         mine = server_of(keys, servers) == number
-        tables.set_rows(keys[mine], rows.reshape(-1, spec.dim)[mine])
+        tables.set_rows(keys[mine], content.reshape(-1, spec.dim)[mine])
     return tables
 
 

@@ -68,8 +68,8 @@ def iterations(
 ) -> Iterator[Iteration]:
     """An iteration for each batch, in order. `first`: the number of the first batch, above 0 after a restore.
 
-    Holds the batches of the queue, and at most one more, which did not fit. A snapshot comes behind each batch whose number + 1 is a
-    multiple of `snapshot_every`.
+    Holds the batches of the queue, and at most one more, which did not fit. A snapshot comes behind each batch whose
+    number + 1 is a multiple of `snapshot_every`.
     """
     queue: dict[int, tuple[Sequence[Sample], dict[int, int]]] = {}
     fetched: dict[int, Sequence[Sequence[int]]] = {}

@@ -103,16 +103,20 @@ def _trained(run: Run) -> tuple[dict[str, int], dict[int, np.ndarray], list[int]
         head = {"do": "open", "run": run.name, "spec": asdict(run.spec), "number": 0, "servers": 1}
         ask(server, SECRET, {**head, "store": "", "step": 0})
         exchanges = [_Exchange(run.trainers) for _ in range(3)]
+        # One after the other: first parameters are drawn from torch's generator, of which a process has one.
+        trainers = [
+            Trainer(run, rank, SECRET, [_InThreads(rank, exchange) for exchange in exchanges])
+            for rank in range(run.trainers)
+        ]
 
-        def body(rank: int) -> int:
-            trainer = Trainer(run, rank, SECRET, [_InThreads(rank, exchange) for exchange in exchanges])
+        def body(trainer: Trainer) -> int:
             for number in range(run.steps):
                 trainer.step(number)
             trainer.end()
             return trainer.now_bytes
 
         with ThreadPoolExecutor(run.trainers) as pool:
-            now_bytes = list(pool.map(body, range(run.trainers)))
+            now_bytes = list(pool.map(body, trainers))
         figures = ask(server, SECRET, {"do": "figures", "run": run.name}).head
         _, keys, rows = ask(server, SECRET, {"do": "dump", "run": run.name})
     return figures, dict(zip(keys.tolist(), rows, strict=True)), now_bytes

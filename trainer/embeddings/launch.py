@@ -138,6 +138,7 @@ def _outcome(
     run: Run, last: Mapping[str, Any], servers: Sequence[Mapping[str, int]], cacher: Mapping[str, Any]
 ) -> Outcome:
     summed = {name: sum(one[name] for one in servers) for name in servers[0]}
+    size, least, most, halvings = cacher["lookahead"]
     return Outcome(
         run.first,
         run.steps,
@@ -151,7 +152,10 @@ def _outcome(
         last["sync_now_bytes"],
         last["sync_later_bytes"],
         last["peak_rows"],
-        *cacher["lookahead"],
+        size,
+        least,
+        most,
+        halvings,
         summed["rows"],
         f"{summed['digest'] % (1 << 64):016x}",
         last["model"],

@@ -239,6 +239,34 @@ def test_a_stream_goes_on_over_broken_connections() -> None:
     broken.close()
 
 
+@pytest.mark.parametrize(("count", "rows"), [(5, 1), (4, 1 << 18)], ids=["small", "more than the sockets hold"])
+def test_what_was_asked_before_there_was_a_connection_waits_for_no_reply(count: int, rows: int) -> None:
+    """The other end replies to nothing before it has all requests, or to each at once, and then reads no further."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def reply() -> None:
+            link = accept(listening.accept()[0], SECRET)
+            link.wire.sock.settimeout(WAIT_S)
+            ahead = count if rows == 1 else 1
+            for _ in range(count // ahead):
+                found = [link.receive() for _ in range(ahead)]
+                for one in found:
+                    link.send(one.head, one.keys, one.rows)
+            link.shut()
+
+        threading.Thread(target=reply, daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        stream = Stream(address, SECRET, "embedding server 0", Backoff(initial=0.01, deadline=0.05))
+        for number in range(count):
+            stream.ask({"number": number}, KEYS, full(rows, number))
+        for number in range(count):
+            message = stream.receive()
+            assert message.head == {"number": number}
+            assert (message.rows[[0, -1]] == number).all()
+        assert stream.waiting == 0
+        stream.close()
+
+
 def test_a_server_that_is_gone_is_one_line_with_its_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = f"127.0.0.1:{unused.getsockname()[1]}"

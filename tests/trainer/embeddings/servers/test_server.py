@@ -258,7 +258,7 @@ def test_what_was_asked_before_there_was_a_connection_waits_for_no_reply(count: 
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         stream = Stream(address, SECRET, "embedding server 0", Backoff(initial=0.01, deadline=0.05))
         for number in range(count):
-            stream.ask({"number": number}, KEYS, full(rows, number))
+            stream.ask({"number": number}, KEYS, full(rows, float(number)))
         for number in range(count):
             message = stream.receive()
             assert message.head == {"number": number}

@@ -17,12 +17,13 @@ class RowCache:
     """One thread changes what is held; others may read and write the rows of places that they were given, except while
     the tensor grows: `idle` is called first, and must return when nobody does."""
 
-    def __init__(self, dim: int, dtype: torch.dtype, idle: Callable[[], None]) -> None:
+    def __init__(self, dim: int, dtype: torch.dtype, idle: Callable[[], None], most: int = 0) -> None:
+        """`most`: the most rows that are expected, so that none is allocated in vain; 0: not known."""
         self.rows = torch.zeros(LEAST_ROWS, dim, dtype=dtype)
         """(places, dim)."""
         self.peak = 0
         """The most rows that were held at once, those among them that have left but are not yet written back."""
-        self._idle = idle
+        self._idle, self._most = idle, most
         self._place: dict[int, int] = {}
         self._free = list(range(LEAST_ROWS - 1, -1, -1))
 
@@ -54,7 +55,7 @@ class RowCache:
     def _grow(self, more: int) -> None:
         self._idle()
         before = len(self.rows)
-        after = max(2 * before, before + more)
+        after = max(min(2 * before, self._most or 2 * before), before + more)
         grown = torch.zeros(after, self.rows.shape[1], dtype=self.rows.dtype)
         grown[:before] = self.rows
         self.rows = grown

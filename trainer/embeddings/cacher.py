@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.base.address import bind
 from holdfast.base.errors import HoldfastError, ProtocolError
 from holdfast.base.service import follow_parent, report
+from holdfast.plan.cache.window import FittedWindow, Window
 from holdfast.trainer.embeddings.batch import encode
 from holdfast.trainer.embeddings.criteo import Sample, batches
 from holdfast.trainer.embeddings.plans import FetchFormula, Iteration, iterations
@@ -30,18 +31,26 @@ class Cacher:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._formula = FetchFormula(run.lookahead)
+        self._formula = FetchFormula()
+        self._window = Window(run.lookahead) if run.lookahead else FittedWindow(run.cache_rows)
+        self._uncounted: dict[int, set[int]] = {}
+        """Rows of batches that have not come into a fitted window yet."""
         self._planned = 0
         self._kept: dict[int, Iteration] = {}
         self._asked = [run.first] * run.trainers
-        self._source = iterations(self._counted(), run.lookahead, run.trainers, run.first, run.snapshot_every)
+        self._source = iterations(self._counted(), self._window, run.trainers, run.first, run.snapshot_every)
 
     def serve(self, message: Message) -> Any:
         """The reply to a request. Raises HoldfastError."""
         head = message.head
         with self._lock:
             if head.get("do") == "figures":
-                return {"formula": self._formula.total, "planned": self._planned}
+                window = self._window
+                return {
+                    "formula": self._formula.total,
+                    "planned": self._planned,
+                    "lookahead": [window.size, window.least, window.most, window.halvings],
+                }
             try:
                 trainer, number = int(head["trainer"]), int(head["number"])
                 self._asked[trainer] = max(number, self._asked[trainer])
@@ -58,6 +67,8 @@ class Cacher:
                 raise HoldfastError(f"{error.filename}: {error.strerror}") from None
             if made is None:
                 raise ProtocolError(f"there is no iteration {number}")
+            for entered in [number for number in made.fetch if number in self._uncounted]:
+                self._formula.add(entered, self._uncounted.pop(entered), made.number)
             self._planned += sum(len(rows) for each in made.fetch.values() for rows in each)
             self._kept[made.number] = made
         for old in [kept for kept in self._kept if kept < min(self._asked)]:
@@ -67,8 +78,12 @@ class Cacher:
     def _counted(self) -> Iterator[list[Sample]]:
         run = self._run
         source = batches([Path(name) for name in run.data], run.batch, run.first)
-        for number, batch in enumerate(itertools.islice(source, run.steps - run.first)):
-            self._formula.add(number, (key for sample in batch for key in sample.keys))
+        for number, batch in enumerate(itertools.islice(source, run.steps - run.first), run.first):
+            keys = {key for sample in batch for key in sample.keys}
+            if run.lookahead:
+                self._formula.add(number, keys, number - run.lookahead + 1)
+            else:
+                self._uncounted[number] = keys
             yield batch
 
 

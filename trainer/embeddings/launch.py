@@ -40,11 +40,18 @@ class Outcome:
     sync_later_bytes: int
     peak_rows: int
     """The most rows in a trainer's cache."""
+    lookahead: int
+    """Batches at the end; their least and most number, and how often it was halved."""
+    lookahead_least: int
+    lookahead_most: int
+    halvings: int
     rows: int
     """In the tables."""
     tables: str
     """A hash of all tables, whichever servers hold them."""
     model: str
+    restarts: int = 0
+    """Attempts before this one; all figures are of the last."""
 
     @property
     def is_exact(self) -> bool:
@@ -115,6 +122,7 @@ def _open(run: Run, number: int, address: str, secret: bytes) -> None:
         "servers": len(run.servers),
         "store": run.store,
         "step": run.first,
+        "tables": run.tables,
     }
     try:
         ask(address, secret, head, OPEN_S)
@@ -130,6 +138,7 @@ def _outcome(
     run: Run, last: Mapping[str, Any], servers: Sequence[Mapping[str, int]], cacher: Mapping[str, Any]
 ) -> Outcome:
     summed = {name: sum(one[name] for one in servers) for name in servers[0]}
+    size, least, most, halvings = cacher["lookahead"]
     return Outcome(
         run.first,
         run.steps,
@@ -143,6 +152,10 @@ def _outcome(
         last["sync_now_bytes"],
         last["sync_later_bytes"],
         last["peak_rows"],
+        size,
+        least,
+        most,
+        halvings,
         summed["rows"],
         f"{summed['digest'] % (1 << 64):016x}",
         last["model"],

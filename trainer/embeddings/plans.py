@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.plan.cache.lookahead import look_ahead
+from holdfast.plan.cache.window import Window
 from holdfast.trainer.embeddings.criteo import Sample
 
 
@@ -38,20 +39,21 @@ class Iteration:
 
 @dataclass
 class FetchFormula:
-    """Fetches by the formula: one for each row, and one more for each gap of `window` batches or more between two of
-    its uses. It knows nothing of queues and caches."""
+    """Fetches by the formula: one for each row, and one more for each gap between two uses of which the first was done
+    when the second came into the queue. In a window of L batches that is each gap of L or more. It knows nothing of
+    caches."""
 
-    window: int
     total: int = 0
 
     def __post_init__(self) -> None:
         self._last: dict[int, int] = {}
 
-    def add(self, number: int, keys: Iterable[int]) -> None:
-        """Counts a batch's rows; call it for each batch once, in order."""
+    def add(self, number: int, keys: Iterable[int], begun: int) -> None:
+        """Counts a batch's rows; call it for each batch once, in order. `begun`: the batch that was worked on when this
+        one came into the queue, `number` - L + 1 in a window of L batches."""
         for key in set(keys):
             last = self._last.get(key)
-            if last is None or number - last >= self.window:
+            if last is None or last < begun:
                 self.total += 1
             self._last[key] = number
 
@@ -62,12 +64,12 @@ def share(size: int, trainers: int, rank: int) -> range:
 
 
 def iterations(
-    batches: Iterable[Sequence[Sample]], window: int, trainers: int, first: int = 0, snapshot_every: int = 0
+    batches: Iterable[Sequence[Sample]], window: int | Window, trainers: int, first: int = 0, snapshot_every: int = 0
 ) -> Iterator[Iteration]:
     """An iteration for each batch, in order. `first`: the number of the first batch, above 0 after a restore.
 
-    Holds the `window` batches of the queue, and not more. A snapshot comes behind each batch whose number + 1 is a
-    multiple of `snapshot_every`.
+    Holds the batches of the queue, and at most one more, which did not fit. A snapshot comes behind each batch whose
+    number + 1 is a multiple of `snapshot_every`.
     """
     queue: dict[int, tuple[Sequence[Sample], dict[int, int]]] = {}
     fetched: dict[int, Sequence[Sequence[int]]] = {}

@@ -21,18 +21,25 @@ class Run:
     batch: int
     """Samples, over all trainers."""
     lookahead: int
-    """Batches in the queue, the one that is trained among them. 1: no row outlives its batch, as without a cache."""
+    """Batches in the queue, the one that is trained among them. 1: no row outlives its batch, as without a cache.
+    0: as many as `cache_rows` allows."""
     trainers: int
     dim: int
     dtype: str
     seed: int
     lr: float
+    cache_rows: int = 0
+    """The most rows in a trainer's cache and on their way to it; 0: no limit."""
     first: int = 0
     """Steps done by the snapshot from which the run begins; 0: it begins anew."""
     store: str = ""
     snapshot_every: int = 0
+    keep: int = 3
+    """Newest snapshots that stay."""
     servers: list[str] = field(default_factory=list)
     """Addresses, in the order of the servers' numbers."""
+    tables: str = ""
+    """URL of the Redis that has the servers' rows; empty: their own memory."""
     cacher: str = ""
 
     @property

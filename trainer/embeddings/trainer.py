@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ from holdfast.trainer.embeddings.write_back import After, WriteBack
 
 
 class Trainer:
-    def __init__(self, run: Run, rank: int, secret: bytes) -> None:
+    def __init__(self, run: Run, rank: int, secret: bytes, ranks: Sequence[Ranks] = ()) -> None:
+        """`ranks`: three ways to the other trainers, each for one thread; without them, process groups are made."""
         self._run, self._secret = run, secret
-        groups = [dist.new_group() if run.trainers > 1 else None for _ in range(3)]
-        self._dense, late, arriving = (Ranks(rank, run.trainers, group) for group in groups)
+        self._dense, late, arriving = ranks or [
+            Ranks(rank, run.trainers, dist.new_group() if run.trainers > 1 else None) for _ in range(3)
+        ]
         self._dtype = torch.from_numpy(np.empty(0, dtype_of(run.dtype))).dtype
         self.model = Dlrm(run.dim, self._dtype, run.seed)
         if run.first:
@@ -50,10 +53,11 @@ class Trainer:
         self._open = [plans, *rows, *back]
         self._stage = Stage(run, arriving, plans, rows)
         self._back = WriteBack(run, late, back)
-        self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle)
+        self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle, run.cache_rows)
         self._back.start(self._cache)
         self._storing: threading.Thread | None = None
-        self._not_stored: Exception | None = None
+        self._not_stored = ""
+        """Why, in a line."""
         self.now_bytes = self.later_bytes = 0
         """Gradients of rows that this trainer gave to the others, before the next batch and beside it."""
 
@@ -139,22 +143,27 @@ class Trainer:
     def _commit(self, step: int, model: bytes) -> None:
         run = self._run
         try:
-            files = snapshots.write_file(run.store, step, snapshots.MODEL, model)
+            files = snapshots.write_file(run.store, step, run.name, snapshots.MODEL, model)
             for server in run.servers:
                 files |= ask(server, self._secret, {"do": "stored", "run": run.name, "step": step}, REPLY_S).head[
                     "files"
                 ]
-            snapshots.commit(run.store, step, run.fixed, files)
+            snapshots.commit(run.store, step, run.name, run.fixed, files)
         except (OSError, HoldfastError) as error:
-            self._not_stored = error
+            self._not_stored = f"the snapshot of step {step} is not stored: {error}"
+            return
+        try:
+            snapshots.prune(run.store, run.keep, run.name)
+        except OSError as error:
+            self._not_stored = f"snapshots before the newest {run.keep} are not removed: {error}"
 
     def _wait_stored(self) -> None:
         if self._storing is not None:
             self._storing.join(REPLY_S)
             if self._storing.is_alive():
                 raise HoldfastError(f"a snapshot was not stored within {REPLY_S:g} s")
-        if self._not_stored is not None:
-            raise HoldfastError(f"a snapshot is not stored: {self._not_stored}")
+        if self._not_stored:
+            raise HoldfastError(self._not_stored)
 
     def _streams(self) -> list[Stream]:
         return [

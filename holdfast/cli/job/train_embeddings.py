@@ -1,7 +1,8 @@
 """`holdfast train-embeddings`: a model of clicks whose tables lie on servers, with exact prefetch (Bagpipe)."""
 
 import itertools
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # numpy is imported when the command runs
 CHECKED_SAMPLES = 1000
 """Samples of the data that are read before any process starts."""
 SHOWN_STEPS = 10
+CACHE_ROWS = 1_000_000
+MOST_LOOKAHEAD = 100_000
 
 
 def train_embeddings(
@@ -35,15 +38,23 @@ def train_embeddings(
         int, typer.Option(metavar="N", min=1, max=10**6, help="Samples of a step, over all trainers.")
     ] = 128,
     lookahead: Annotated[
-        int,
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Batches looked at, the one that is trained among them. More: fewer fetches, a larger cache; 1: no"
+            " row outlives its batch; auto: as many as fit --cache-rows.",
+        ),
+    ] = "10",
+    cache_rows: Annotated[
+        int | None,
         typer.Option(
             metavar="N",
             min=1,
-            max=100_000,
-            help="Batches looked at, the one that is trained among them. More: fewer fetches, a larger cache; 1: no"
-            " row outlives its batch.",
+            max=10**9,
+            help="With --lookahead auto: the most rows in a trainer's cache, and on their way to it (default:"
+            f" {CACHE_ROWS:,}).",
         ),
-    ] = 10,
+    ] = None,
     servers: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=64, help="Servers to start on this machine (default: 1).")
     ] = None,
@@ -54,6 +65,9 @@ def train_embeddings(
     secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The secret with which the servers of --server were started.")
     ] = None,
+    tables: Annotated[
+        str, typer.Option(metavar="URL", help="Redis that has the servers' rows, as redis://HOST:PORT/DB.")
+    ] = "",
     trainers: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Trainers to start on this machine.")] = 1,
     dim: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Columns of a row.")] = 16,
     dtype: Annotated[str, typer.Option(metavar="float32|float64", help="Type of rows and parameters.")] = "float32",
@@ -65,22 +79,39 @@ def train_embeddings(
     snapshot_every: Annotated[
         int, typer.Option(metavar="N", min=0, max=10**8, help="Steps between snapshots; 0: one after the last step.")
     ] = 0,
+    keep: Annotated[int, typer.Option(metavar="N", min=1, max=10**6, help="Newest snapshots that stay.")] = 3,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10**6,
+            help="Restarts, of all processes from the newest snapshot, after one of them died.",
+        ),
+    ] = 3,
     as_json: Json = False,
 ) -> int:
     """Train a model of clicks whose embedding tables lie on servers; rows are prefetched and cached exactly.
 
     Prints the loss, what was fetched and written back, and whether the fetches are as many as the formula expects.
-    Results equal those of training without a cache. Exit code 1 if the fetches differ, or a process dies.
+    Results equal those of training without a cache, also after a process died. Exit code 1 if the fetches differ, or
+    processes die more often than --max-restarts.
     """
     require("trainer", "torch", "numpy")
     from holdfast.trainer.embeddings.launch import run_all
+    from holdfast.trainer.embeddings.servers.redis_rows import check as check_tables
+    from holdfast.trainer.embeddings.supervise import supervised
 
     addresses, secret = _servers(servers, server or [], secret_file)
     if snapshot_every and not store:
         raise UsageError("--snapshot-every needs --store: where snapshots go, as file:///path")
     if trainers > batch:
         raise UsageError(f"--trainers {trainers} cannot share --batch {batch}: a batch needs a sample for each trainer")
-    run = _run(data, steps, batch, lookahead, trainers, dim, dtype, seed, lr, store, snapshot_every, addresses)
+    window = _window(lookahead, cache_rows, batch)
+    run = _run(data, steps, batch, *window, trainers, dim, dtype, seed, lr, store, snapshot_every, keep, addresses)
+    if tables:
+        check_tables(tables)
+        run = replace(run, tables=tables)
     every = -(-steps // SHOWN_STEPS)
 
     def on_step(step: int, loss: float) -> None:
@@ -89,11 +120,16 @@ def train_embeddings(
 
     def body() -> int:
         with interrupts.allowed():
-            outcome = run_all(run, 0 if addresses else servers or 1, secret, on_step)
+            outcome = supervised(
+                run,
+                lambda one: run_all(one, 0 if addresses else servers or 1, secret, on_step),
+                max_restarts,
+                lambda line: print("holdfast:", line, file=sys.stderr, flush=True),
+            )
         if as_json:
             output.print_json({**asdict(outcome), "is_exact": outcome.is_exact})
         else:
-            _print(outcome)
+            _print(outcome, run)
         return 0 if outcome.is_exact else 1
 
     try:
@@ -124,11 +160,31 @@ def _servers(count: int | None, addresses: list[str], secret_file: Path | None) 
     return addresses, secret
 
 
+def _window(text: str, cache_rows: int | None, batch: int) -> tuple[int, int]:
+    """Batches, and the most rows that a cache may hold; 0: what the other one allows."""
+    from holdfast.trainer.embeddings.criteo import CATEGORIES
+
+    if text != "auto":
+        if not (text.isascii() and text.isdigit() and len(text) < 7 and 1 <= int(text) <= MOST_LOOKAHEAD):
+            raise UsageError(f"--lookahead {text[:100]!r}: a whole number from 1 to {MOST_LOOKAHEAD:,}, or auto")
+        if cache_rows is not None:
+            raise UsageError("--cache-rows goes with --lookahead auto: with a number the cache grows as it needs")
+        return int(text), 0
+    least = 2 * batch * CATEGORIES
+    if (cache_rows or CACHE_ROWS) < least:
+        raise UsageError(
+            f"--cache-rows {cache_rows or CACHE_ROWS:,}: two batches of {batch:,} samples may need"
+            f" 2 x {batch:,} x {CATEGORIES} rows; give {least} or more, or a smaller --batch"
+        )
+    return 0, cache_rows or CACHE_ROWS
+
+
 def _run(
     data: Path,
     steps: int,
     batch: int,
     lookahead: int,
+    cache_rows: int,
     trainers: int,
     dim: int,
     dtype: str,
@@ -136,6 +192,7 @@ def _run(
     lr: float,
     store: str,
     snapshot_every: int,
+    keep: int,
     servers: list[str],
 ) -> "Run":
     """The run, from the newest snapshot if there is one. UsageError for what cannot be trained."""
@@ -166,9 +223,11 @@ def _run(
         dtype,
         seed,
         lr,
+        cache_rows,
         first,
         store,
         snapshot_every or (steps if store else 0),
+        keep,
         servers,
     )
     if first:
@@ -178,15 +237,23 @@ def _run(
     return run
 
 
-def _print(outcome: "Outcome") -> None:
+def _print(outcome: "Outcome", run: "Run") -> None:
     table = output.table("", ">ROWS", ">BYTES")
     beside = f"formula {outcome.formula:,}: {'equal' if outcome.is_exact else 'DIFFERENT'}"
     table.add_row(f"fetched ({beside})", f"{outcome.fetches:,}", f"{outcome.fetched_bytes:,}")
     table.add_row("written back", f"{outcome.write_backs:,}", f"{outcome.written_bytes:,}")
     table.add_row("gradients given to other trainers before the next batch", "", f"{outcome.sync_now_bytes:,}")
     table.add_row("gradients given beside the next batch", "", f"{outcome.sync_later_bytes:,}")
-    table.add_row("most in a trainer's cache", f"{outcome.peak_rows:,}", "")
+    limit = f" (of {run.cache_rows:,})" if run.cache_rows else ""
+    table.add_row(f"most in a trainer's cache{limit}", f"{outcome.peak_rows:,}", "")
     table.add_row("in the tables", f"{outcome.rows:,}", "")
     output.out().print(table)
+    if not run.lookahead:
+        print(
+            f"look-ahead {outcome.lookahead_least} to {outcome.lookahead_most} batches, {outcome.lookahead} at the end,"
+            f" halved {outcome.halvings} times"
+        )
+    if outcome.restarts:
+        print(f"{outcome.restarts} restarts; figures are of the last attempt")
     span = f"steps {outcome.first} to {outcome.steps}"
     print(f"{span}, loss {outcome.loss:.6f}; tables {outcome.tables}, model {outcome.model}")

@@ -4,6 +4,9 @@ Rows of a table lie on servers. A queue holds the batch that is worked on and th
 stays in the cache from a use to the next one if that is in the queue, and is written back otherwise. So a row is
 fetched once, and once more for each gap of `window` batches or more between two of its uses. No fetch overtakes a
 write-back: the one that could, of a row used `window` batches earlier, is allowed only when that batch is done.
+
+The window may change while the queue is worked off. Then a row is fetched once more for each gap whose end came into
+the queue after its beginning was done, which is the same where the window stays.
 """
 
 from collections import Counter, deque
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from holdfast.plan.cache.uses import K
+from holdfast.plan.cache.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +36,32 @@ class BatchPlan(Generic[K]):
     """Rows of one sample that are evicted: only the trainer with that sample has a gradient, and writes it back."""
 
 
-def look_ahead(batches: Iterable[Collection[Collection[K]]], window: int) -> Iterator[BatchPlan[K]]:
+def look_ahead(batches: Iterable[Collection[Collection[K]]], window: int | Window) -> Iterator[BatchPlan[K]]:
     """A plan for each batch, in order, as soon as the queue behind it is full or the stream has ended.
 
     A batch is a collection of samples, a sample one of the rows that it needs. ValueError for a window without room for
     the batch that is worked on.
     """
-    if window < 1:
-        raise ValueError(f"a window of {window} batches: 1 or more, the one that is worked on among them")
+    limit = Window(window) if isinstance(window, int) else window
     source = enumerate(batches)
     queue: deque[tuple[int, Counter[K]]] = deque()
     last: dict[K, int] = {}
     """Of each row in the queue or the cache, the newest batch that needs it."""
     fetch: dict[int, frozenset[K]] = {}
+    refused: tuple[int, Counter[K]] | None = None
+    leaving = 0
+    """Rows that the batch before leaves: they are being written back."""
     while True:
-        while len(queue) < window and (entered := next(source, None)) is not None:
-            number, samples = entered
-            uses = Counter(row for sample in samples for row in set(sample))
-            fetch[number] = frozenset(row for row in uses if row not in last)
+        while len(queue) < limit.size and (entered := refused or _counted(next(source, None))) is not None:
+            number, uses = refused = entered
+            new = frozenset(row for row in uses if row not in last)
+            if queue and not limit.admits(len(last) + len(new) + leaving):
+                break
+            refused = None
+            fetch[number] = new
             last |= dict.fromkeys(uses, number)
             queue.append((number, uses))
+        limit.filled(len(queue))
         if not queue:
             return
         number, uses = queue.popleft()
@@ -59,7 +69,16 @@ def look_ahead(batches: Iterable[Collection[Collection[K]]], window: int) -> Ite
         evict = frozenset(row for row in uses if last[row] == number)
         for row in evict:
             del last[row]
+        leaving = len(evict)
         now = frozenset(row for row in uses if row in following)
         alone = frozenset(row for row in evict if uses[row] == 1)
         yield BatchPlan(number, fetch, evict, now, frozenset(uses) - now - alone, alone)
         fetch = {}
+
+
+def _counted(entered: tuple[int, Collection[Collection[K]]] | None) -> tuple[int, Counter[K]] | None:
+    """A batch's number, and how many of its samples need each row."""
+    if entered is None:
+        return None
+    number, samples = entered
+    return number, Counter(row for sample in samples for row in set(sample))

@@ -89,7 +89,7 @@ KINDS = {
     "NAME|NAME=VALUE": "text", "N|RANK:N,...": "text", "RANK,...": "text", "SIGNAL,...": "text", "TEXT,...": "text",
     "MODULE,...": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
-    "N|auto|gpu|cpu": "text", "SIZE": "number", "[NAME]": "text", "cuda|cpu": "text",
+    "N|auto|gpu|cpu": "text", "N|auto": "text", "SIZE": "number", "[NAME]": "text", "cuda|cpu": "text",
     "float32|float64": "text",
     "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
 }  # fmt: skip

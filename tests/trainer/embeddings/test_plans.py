@@ -83,9 +83,9 @@ def test_a_plan_does_what_the_batches_need(data: Data, window: int, trainers: in
         assert all(cache == caches[0] for cache in caches)
     assert not any(caches)
     assert count == expected_fetches(data, window)
-    formula = FetchFormula(window)
+    formula = FetchFormula()
     for number, batch in enumerate(data):
-        formula.add(number, (key for one in batch for key in one.keys))
+        formula.add(number, (key for one in batch for key in one.keys), number - window + 1)
     assert formula.total == count
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.trainer.embeddings.launch import Outcome, run_all
 from holdfast.trainer.embeddings.processes import Exit, cause
 from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.settings import Run
+from holdfast.trainer.embeddings.supervise import supervised
 
 VALUES = 400
 """Of each table: most rows are fetched for one sample, a few are in all batches."""
@@ -83,35 +85,67 @@ def test_runs_of_other_shapes_are_too(
 
 
 @pytest.mark.slow
+def test_a_lookahead_that_fits_a_cache(clicks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["train-embeddings", "--data", str(clicks), "--batch", "16", "--dtype", "float64", "--dim", "4"]
+    words += ["--trainers", "2", "--seed", "3", "--lr", "0.5", "--store", str(tmp_path / "s"), "--steps", "40"]
+    # Two batches may need 2 x 16 x 26 = 832 rows; about six of these do.
+    assert main([*words, "--lookahead", "auto", "--cache-rows", "832", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["is_exact"]
+    assert found["peak_rows"] <= 832
+    assert found["halvings"] > 0
+    assert 1 <= found["lookahead_least"] < found["lookahead_most"] <= 10
+    run = run_of(clicks, steps=40)
+    data = data_of(run)
+    assert expected_fetches(data, found["lookahead_most"]) <= found["fetches"]
+    assert found["fetches"] <= expected_fetches(data, found["lookahead_least"])
+    table = train(run, 2)[0]
+    rows = tables_of(str(tmp_path / "s"), run)
+    assert all(np.array_equal(rows[key], row) for key, row in table.items())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["embedding server 1", "trainer 1", "cacher"])
-def test_a_process_that_is_killed_ends_the_run_and_the_next_one_goes_on(
-    clicks: Path, tmp_path: Path, name: str
-) -> None:
+def test_after_a_kill_all_begin_again_from_the_newest_snapshot(clicks: Path, tmp_path: Path, name: str) -> None:
+    """The tables are those of plain training: no update is lost, and none is there twice."""
     url = str(tmp_path / "store")
-    run = run_of(clicks, steps=400, lookahead=5, store=url, snapshot_every=7)
     seen: dict[str, int] = {}
+    killed: list[int] = []
+    lines: list[str] = []
 
     def on_step(step: int, loss: float) -> None:
-        if step == 30:
+        if step == 30 and not killed:
+            killed.append(seen[name])
             os.kill(seen[name], signal.SIGKILL)
 
-    with pytest.raises(HoldfastError, match=rf"^{name} \(pid {'[0-9]+'}\) was killed by SIGKILL$"):
-        run_all(run, 2, on_step=on_step, on_start=seen.update)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in seen.values())
-    if name == "cacher":  # which holds nothing that a snapshot could lack
-        return
-    first = snapshots.newest(url)
-    assert 0 < first < 400
+    run = run_of(clicks, steps=63, lookahead=5, store=url, snapshot_every=7, keep=2)
+    outcome = supervised(run, lambda one: run_all(one, 2, on_step=on_step, on_start=seen.update), 1, lines.append)
+    (line,) = lines
+    begun = re.fullmatch(rf"{name} \(pid {killed[0]}\) was killed by SIGKILL; restart 1 of 1 from step ([0-9]+)", line)
+    assert begun is not None
+    first = int(begun[1])
+    assert 0 < first < 63
     assert first % 7 == 0
-    last = first + 8
-    again = run_of(clicks, steps=last, lookahead=5, store=url, snapshot_every=last, first=first)
-    outcome = run_all(again, 1)
-    assert outcome.fetches == outcome.formula == expected_fetches(data_of(run_of(clicks, steps=last))[first:], 5)
-    plain = run_of(clicks, steps=last)
-    table = train(plain, 2)[0]
-    found = tables_of(url, again)
+    assert (outcome.first, outcome.restarts) == (first, 1)
+    data = data_of(run)[first:]
+    expected = expected_fetches(data, 5)
+    assert outcome.fetches == outcome.formula == outcome.planned == expected
+    # A snapshot adds what stays in the caches: rows between two uses less than five batches apart.
+    needs = [{key for sample in batch for key in sample.keys} for batch in data]
+    staying = sum(
+        any(key in batch for batch in needs[at + 1 : last + 5])
+        for at in range(6, len(needs), 7)
+        for key in set().union(*needs[: at + 1])
+        if (last := max(n for n in range(at + 1) if key in needs[n])) + 5 > at
+    )
+    assert outcome.write_backs == expected + staying
+    table, _, loss = train(run, 2)
+    found = tables_of(url, run)
     assert found.keys() == table.keys()
     assert all(np.array_equal(found[key], row) for key, row in table.items())
+    assert outcome.loss == loss
+    assert sorted(path.name for path in Path(url).iterdir()) == ["step-00000056", "step-00000063"]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (*killed, *seen.values()))
 
 
 def test_of_a_death_and_its_consequences_the_death_is_reported() -> None:
@@ -167,7 +201,7 @@ def test_what_to_do_is_in_the_line_of_a_death(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("holdfast.trainer.embeddings.launch.run_all", run_all)
-    assert main(["train-embeddings", "--data", str(clicks), *words]) == 1
+    assert main(["train-embeddings", "--data", str(clicks), "--max-restarts", "0", *words]) == 1
     assert capfd.readouterr().err == f"holdfast: trainer 0 (pid 7) was killed by SIGKILL; {advice}\n"
 
 
@@ -197,7 +231,10 @@ def test_a_wrong_line_that_comes_late_ends_the_run_with_its_place(
         (["--data", "gone"], "gone: not a file; name one in Criteo's schema"),
         ([], "--data"),
         (["--dtype", "int8"], "'int8': float32 or float64"),
-        (["--lookahead", "0"], "--lookahead"),
+        (["--lookahead", "0"], "--lookahead '0': a whole number from 1 to 100,000, or auto"),
+        (["--cache-rows", "900"], "--cache-rows goes with --lookahead auto"),
+        (["--lookahead", "auto", "--cache-rows", "831", "--batch", "16"], "2 x 16 x 26 rows; give 832 or more"),
+        (["--lookahead", "auto", "--batch", "20000"], "give 1040000 or more, or a smaller --batch"),
         (["--trainers", "9", "--batch", "8"], "--trainers 9 cannot share --batch 8"),
         (["--snapshot-every", "5"], "--snapshot-every needs --store"),
         (["--server", "gpu0:many"], "write HOST:PORT"),

@@ -20,8 +20,9 @@ from holdfast.trainer.embeddings.criteo import write_zipf
 from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.servers.link import Message, ask
 from holdfast.trainer.embeddings.servers.server import Server, accept_all
+from holdfast.trainer.embeddings.servers.stream import Stream
 from holdfast.trainer.embeddings.settings import Run
-from holdfast.trainer.embeddings.stage import Stage
+from holdfast.trainer.embeddings.stage import Stage, Staged
 from holdfast.trainer.embeddings.trainer import Trainer
 from holdfast.trainer.embeddings.write_back import After, WriteBack
 
@@ -119,6 +120,43 @@ def test_write_backs_may_arrive_late(run: Run, lookahead: int) -> None:
     check_snapshots(run)
     # The first batches are in the queue at once; each later one enters when the one it follows is done.
     assert waits == [(number, max(-1, number - lookahead)) for number in range(10)]
+
+
+@pytest.mark.parametrize("lookahead", [2, 4])
+def test_a_fetch_has_the_time_of_all_batches_between(run: Run, monkeypatch: pytest.MonkeyPatch, lookahead: int) -> None:
+    """It is asked for when the batch L before it has not ended, and its reply may wait until the one before it has
+    begun: a round trip is hidden behind L - 1 steps."""
+    server, begun, changed = Server(), -1, threading.Condition()
+    asked: dict[int, int] = {}
+    take, ask_ = Stage.next, Stream.ask
+
+    def beginning(self: Stage) -> Staged:
+        nonlocal begun
+        staged = take(self)
+        with changed:
+            begun = staged.batch.number
+            changed.notify_all()
+        return staged
+
+    def asking(self: Stream, head: dict[str, Any], *arrays: Any) -> None:
+        if head["do"] == "fetch":
+            asked[head["batch"]] = begun
+        ask_(self, head, *arrays)
+
+    def serve(message: Message) -> Any:
+        reply = server.serve(message)
+        if message.head["do"] == "fetch" and (number := message.head["batch"]) >= lookahead:
+            with changed:
+                assert changed.wait_for(lambda: begun >= number - 1, WAIT_S)
+        return reply
+
+    monkeypatch.setattr(Stage, "next", beginning)
+    monkeypatch.setattr(Stream, "ask", asking)
+    trained(replace(run, lookahead=lookahead), serve)
+    check_snapshots(run)
+    late = [number for number in asked if number >= lookahead]
+    assert late
+    assert all(asked[number] <= number - lookahead for number in late)
 
 
 def test_what_goes_wrong_in_a_thread_is_raised_where_the_batch_is_awaited(run: Run) -> None:

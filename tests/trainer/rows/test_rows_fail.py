@@ -8,19 +8,23 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.checkpoint.restore import routes
+from holdfast.plan.cache.window import Window
 from holdfast.plan.plan import Action, Op, Order, numbered
 from holdfast.trainer.data.feed import Prefetched
 from holdfast.trainer.data.shared_feed import SharedFeed
+from holdfast.trainer.embeddings import cacher
+from holdfast.trainer.embeddings.stage import Stage, Staged
 from holdfast.trainer.mesh import collectives, mesh
 from holdfast.trainer.model import accumulate, attention, layers, overlap
 from holdfast.trainer.pipeline import job_plan
-from holdfast.trainer.rows import batches, transfers
+from holdfast.trainer.rows import batches, clicks, transfers
 from holdfast.trainer.rows.table import TECHNIQUES
 from holdfast.trainer.telemetry import garbage
 
@@ -177,3 +181,20 @@ def test_operations_that_are_not_fused_or_not_right(
 def test_collections_that_come_when_they_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "gc_disabled", lambda every: contextlib.nullcontext(lambda done: None))
     assert some(failing("M20"), "collections inside", "collections between")
+
+
+def test_a_look_ahead_that_is_a_batch_short_and_sums_that_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clicks, "WINDOWS", (4,))
+    with monkeypatch.context() as patch:
+        patch.setattr(cacher, "Window", lambda size: Window(size - 1))
+        assert some(failing("C7"), "rows fetched by the trainers", "bytes from the server", "bytes written back")
+    take = Stage.next
+
+    def all_now(self: Stage) -> Staged:
+        staged = take(self)
+        now = np.union1d(staged.batch.sync_now, staged.batch.sync_later)
+        batch = dataclasses.replace(staged.batch, sync_now=now, sync_later=now[:0])
+        return staged._replace(batch=batch)
+
+    monkeypatch.setattr(Stage, "next", all_now)
+    assert some(failing("C7"), "bytes of gradients before the next batch")

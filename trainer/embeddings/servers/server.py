@@ -21,6 +21,7 @@ from holdfast.base.files import read_bytes
 from holdfast.base.service import follow_parent, report
 from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.servers.link import SECRET, Link, Message, accept, address_of
+from holdfast.trainer.embeddings.servers.redis_rows import RedisRows
 from holdfast.trainer.embeddings.servers.tables import Spec, Tables
 
 WAIT_S = 300.0
@@ -59,8 +60,9 @@ class Server:
         """Begin a run with new tables, or with those of a snapshot. Another run's are dropped."""
         head = message.head
         spec, place, step = Spec(**head["spec"]), (int(head["number"]), int(head["servers"])), int(head["step"])
+        rows = RedisRows(head["tables"], *place, spec.dim, spec.dtype) if head.get("tables") else None
         try:
-            tables = snapshots.load_share(head["store"], step, spec, *place) if step else Tables(spec)
+            tables = snapshots.load_share(head["store"], step, spec, *place, rows) if step else Tables(spec, rows)
         except OSError as error:
             raise HoldfastError(f"cannot read the snapshot of step {step}: {error.strerror or error}") from None
         with self._changed:
@@ -92,7 +94,9 @@ class Server:
     def _keep(self, step: int, run: str, keys: Any, rows: Any) -> None:
         """Stage 2, in a thread of its own."""
         try:
-            outcome: snapshots.Sums | Exception = snapshots.write_share(self._store, step, *self._place, keys, rows)
+            outcome: snapshots.Sums | Exception = snapshots.write_share(
+                self._store, step, run, *self._place, keys, rows
+            )
         except (OSError, HoldfastError) as error:
             outcome = error
         with self._changed:

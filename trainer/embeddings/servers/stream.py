@@ -1,7 +1,9 @@
 """Requests to one process that go out before the replies to earlier ones are in, and again after a reconnect.
 
-One thread asks, one receives. The replies come in the order of the requests. What was asked twice, for the connection
-broke before the reply, is applied and counted once: every request carries its trainer and number.
+One thread asks, one receives. A thread for each connection sends, also what was asked before there was one: no request
+waits for a reply before it goes out, and no two ends wait for each other to read. The replies come in the order of the
+requests. What was asked twice, for the connection broke before the reply, is applied and counted once: every request
+carries its trainer and number.
 """
 
 from __future__ import annotations
@@ -31,9 +33,8 @@ class Stream:
         """Requests without a reply."""
         self._sent = 0
         """How many of them, from the oldest on, were sent on this connection."""
-        self._sending = threading.Lock()
-        """Held while bytes go out, which may take until the other end reads; `_state` never is."""
-        self._state = threading.Lock()
+        self._changed = threading.Condition()
+        """Guards the three above; nobody sends or receives while holding it."""
 
     @property
     def waiting(self) -> int:
@@ -41,32 +42,22 @@ class Stream:
         return len(self._open)
 
     def ask(self, head: dict[str, Any], keys: Keys = NO_KEYS, rows: Rows = NO_ROWS) -> None:
-        """Send a request. Of a broken connection the receiver hears."""
-        with self._sending:
-            with self._state:
-                self._open.append((head, keys, rows))
-                # After a reconnect the receiver sends what is open one by one, or both ends could wait for the other
-                # to read.
-                is_next = self._link is not None and self._sent == len(self._open) - 1
-                self._sent += is_next
-            if is_next:
-                self._send(head, keys, rows)
+        """Send a request, without waiting for it to go out. Of a broken connection the receiver hears."""
+        with self._changed:
+            self._open.append((head, keys, rows))
+            self._changed.notify_all()
 
     def receive(self) -> Message:
         """The reply to the oldest request. Unavailable when there is none in spite of retries; HoldfastError or
         UsageError when it is a refusal."""
         while True:
             link = self._link or self._connect()
-            with self._state:
-                is_sent = self._sent > 0
-            if not is_sent:
-                self._send_oldest()
             try:
                 message = link.receive()
             except OSError:
                 self._drop(link)
                 continue
-            with self._state:
+            with self._changed:
                 self._open.popleft()
                 self._sent -= 1
             if "error" in message.head:
@@ -76,7 +67,7 @@ class Stream:
 
     def close(self) -> None:
         if self._link is not None:
-            self._link.shut()
+            self._drop(self._link)
 
     def _connect(self) -> Link:
         started = time.monotonic()
@@ -89,30 +80,29 @@ class Stream:
                     raise Unavailable(f"{self._what} at {self._address} does not reply: {reason}") from None
                 time.sleep(delay)
                 continue
-            with self._sending, self._state:
+            with self._changed:
                 self._link = link
+            threading.Thread(target=self._send_all, args=(link,), daemon=True).start()
             return link
         raise AssertionError("delays have no end")
 
-    def _send_oldest(self) -> None:
-        with self._sending:
-            with self._state:
-                if self._sent or not self._open:
+    def _send_all(self, link: Link) -> None:
+        """Until the connection ends: each request that was not sent on it yet."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._link is not link or self._sent < len(self._open))
+                if self._link is not link:
                     return
-                self._sent = 1
-                request = self._open[0]
-            self._send(*request)
-
-    def _send(self, head: dict[str, Any], keys: Keys, rows: Rows) -> None:
-        link = self._link
-        if link is None:
-            return
-        try:
-            link.send(head, keys, rows)
-        except OSError:
-            link.shut()  # which wakes the receiver
+                request = self._open[self._sent]
+                self._sent += 1
+            try:
+                link.send(*request)
+            except OSError:
+                link.shut()  # which wakes the receiver
+                return
 
     def _drop(self, link: Link) -> None:
         link.shut()
-        with self._sending, self._state:
+        with self._changed:
             self._link, self._sent = None, 0
+            self._changed.notify_all()

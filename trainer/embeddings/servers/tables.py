@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import xxhash
 
 from holdfast.base.errors import ProtocolError
 from holdfast.trainer.embeddings.servers.keys import Keys, Rows, dtype_of, first_values
-
-LEAST_ROWS = 1024
+from holdfast.trainer.embeddings.servers.rows import MemoryRows, RowStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,11 @@ class Spec:
 
 
 class Tables:
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, rows: RowStore | None = None) -> None:
+        """`rows`: where they are, none of them at first; in memory if not given."""
         self.spec = spec
         self.dtype = dtype_of(spec.dtype)
-        self._place: dict[int, int] = {}
-        self._rows: Rows = np.empty((LEAST_ROWS, spec.dim), self.dtype)
+        self._rows = MemoryRows(spec.dim, spec.dtype) if rows is None else rows
         self._fetched = [spec.first - 1] * spec.trainers
         self.done = [spec.first - 1] * spec.trainers
         """By trainer, the last iteration that it has written back."""
@@ -47,7 +45,7 @@ class Tables:
         self.fetches = self.fetched_bytes = self.write_backs = self.written_bytes = self.repeats = 0
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self._rows)
 
     def may_fetch(self, after: int) -> bool:
         """Whether all write-backs of iteration `after` and those before it are here."""
@@ -102,27 +100,21 @@ class Tables:
 
     def rows_of(self, keys: Keys) -> Rows:
         """(keys, dim): a copy. Counts nothing."""
-        new = [key for key in dict.fromkeys(keys.tolist()) if key not in self._place]
-        if new:
-            made = np.asarray(new, dtype=np.uint64)
-            self.set_rows(made, first_values(made, self.spec.dim, self.spec.seed, self.dtype))
-        return np.asarray(self._rows[self._places(keys)])
+        rows, there = self._rows.read(keys)
+        if not there.all():
+            made = keys[~there]
+            rows[~there] = first_values(made, self.spec.dim, self.spec.seed, self.dtype)
+            self.set_rows(made, rows[~there])
+        return rows
 
     def set_rows(self, keys: Keys, rows: Rows) -> None:
-        if not len(keys):
-            return
-        for key in keys.tolist():
-            self._place.setdefault(key, len(self._place))
-        if len(self._place) > len(self._rows):
-            grown = np.empty((max(2 * len(self._rows), len(self._place)), self.spec.dim), self.dtype)
-            grown[: len(self._rows)] = self._rows
-            self._rows = grown
-        self._rows[self._places(keys)] = rows
+        if len(keys):
+            self._rows.write(keys, rows)
 
     def copy(self) -> tuple[Keys, Rows]:
         """All keys, sorted, and their rows."""
-        keys = np.sort(np.fromiter(self._place, dtype=np.uint64, count=len(self._place)))
-        return keys, np.asarray(self._rows[self._places(keys)])
+        keys = self._rows.keys()
+        return keys, self._rows.read(keys)[0]
 
     def digest(self) -> int:
         """Sum of the rows' hashes modulo 2**64: the same however rows are shared out over servers, which add up."""
@@ -142,9 +134,6 @@ class Tables:
             "repeats": self.repeats,
             "digest": self.digest(),
         }
-
-    def _places(self, keys: Keys) -> list[int]:
-        return [self._place[key] for key in keys.tolist()]
 
     def _check(self, trainer: int) -> None:
         if not 0 <= trainer < self.spec.trainers:

@@ -159,7 +159,7 @@ def test_a_snapshot_comes_back_on_another_number_of_servers(address: str, tmp_pa
         link.receive()
     files = ask(address, SECRET, {"do": "stored", "run": "r", "step": 1}).head["files"]
     assert snapshots.newest(url) == 0, "it does not exist before it is whole"
-    snapshots.commit(url, 1, {"dim": 4}, files)
+    snapshots.commit(url, 1, "r", {"dim": 4}, files)
     assert snapshots.newest(url) == 1
     expected = {**dict.fromkeys(OTHERS.tolist(), 1.0), **dict.fromkeys(KEYS.tolist(), 2.0)}
     found: dict[int, float] = {}
@@ -177,8 +177,8 @@ def test_a_snapshot_comes_back_on_another_number_of_servers(address: str, tmp_pa
 
 def test_a_snapshot_that_is_altered_is_not_used(tmp_path: Path) -> None:
     url = str(tmp_path)
-    files = snapshots.write_share(url, 5, 0, 1, KEYS, full(10, 1.0))
-    snapshots.commit(url, 5, {"dim": 4}, files)
+    files = snapshots.write_share(url, 5, "r", 0, 1, KEYS, full(10, 1.0))
+    snapshots.commit(url, 5, "r", {"dim": 4}, files)
     assert len(snapshots.load_share(url, 5, SPEC, 0, 1)) == 10
     with pytest.raises(UsageError, match="step 5 was trained with --dim 4, not 8: give --dim 4, or another --store"):
         snapshots.check_settings(url, 5, {"dim": 8})
@@ -237,6 +237,34 @@ def test_a_stream_goes_on_over_broken_connections() -> None:
     assert figures["fetches"] == 10
     assert figures["repeats"] == 3
     broken.close()
+
+
+@pytest.mark.parametrize(("count", "rows"), [(5, 1), (4, 1 << 18)], ids=["small", "more than the sockets hold"])
+def test_what_was_asked_before_there_was_a_connection_waits_for_no_reply(count: int, rows: int) -> None:
+    """The other end replies to nothing before it has all requests, or to each at once, and then reads no further."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def reply() -> None:
+            link = accept(listening.accept()[0], SECRET)
+            link.wire.sock.settimeout(WAIT_S)
+            ahead = count if rows == 1 else 1
+            for _ in range(count // ahead):
+                found = [link.receive() for _ in range(ahead)]
+                for one in found:
+                    link.send(one.head, one.keys, one.rows)
+            link.shut()
+
+        threading.Thread(target=reply, daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        stream = Stream(address, SECRET, "embedding server 0", Backoff(initial=0.01, deadline=0.05))
+        for number in range(count):
+            stream.ask({"number": number}, KEYS, full(rows, float(number)))
+        for number in range(count):
+            message = stream.receive()
+            assert message.head == {"number": number}
+            assert (message.rows[[0, -1]] == number).all()
+        assert stream.waiting == 0
+        stream.close()
 
 
 def test_a_server_that_is_gone_is_one_line_with_its_name() -> None:

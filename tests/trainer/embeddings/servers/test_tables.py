@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.base.errors import ProtocolError
 from holdfast.trainer.embeddings.servers.keys import as_keys, dtype_of, first_values, key, server_of
-from holdfast.trainer.embeddings.servers.tables import LEAST_ROWS, Spec, Tables
+from holdfast.trainer.embeddings.servers.rows import LEAST_ROWS
+from holdfast.trainer.embeddings.servers.tables import Spec, Tables
 
 KEYS = as_keys([key(0, 5), key(25, 1 << 32), key(3, 7)])
 

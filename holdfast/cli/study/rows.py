@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rows(
-    id: Annotated[str, typer.Argument(metavar="[ID]", help="Only this technique: C1, M0, ...")] = "",
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this technique: C1, M0, ...")] = None,
     as_json: Json = False,
 ) -> int:
     """Check the training techniques: what the source of each says, what comes out here, and whether that passes.
@@ -26,9 +26,9 @@ def rows(
     require("trainer", "torch")
     from holdfast.trainer.rows.table import TECHNIQUES
 
-    if id and id not in TECHNIQUES:
+    if id is not None and id not in TECHNIQUES:
         raise UsageError(f"there are no rows of {id[:100]!r}{nearest(id.upper()[:100], TECHNIQUES)}")
-    chosen = [TECHNIQUES[id]] if id else list(TECHNIQUES.values())
+    chosen = list(TECHNIQUES.values()) if id is None else [TECHNIQUES[id]]
     found: list[tuple[Technique, list[Row]]] = []
     with progress("checking") as report:
         for done, one in enumerate(chosen):
@@ -37,7 +37,7 @@ def rows(
     if as_json:
         output.print_json([_document(one, each) for one, each in found])
     else:
-        _print(found, bool(id))
+        _print(found, id is not None)
     return 0 if all(row.passes for _, each in found for row in each) else 1
 
 

@@ -60,3 +60,5 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [(id, "pass") for id in few]
     assert main(["rows", "c1"]) == 2
     assert "did you mean C1?" in capsys.readouterr().err
+    assert main(["rows", ""]) == 2
+    assert capsys.readouterr().err.startswith("holdfast: there are no rows of ''")

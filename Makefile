@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 # The name holds a hash of what is to be installed: set-up runs again when that changes, and only then.
 STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt setup.py agent/sampling/sweep.c | sha256sum | cut -c1-16)
 PYTEST_ARGS ?=
-# Trainer and controller take as long as all others, and no two tests that start agents run at once.
-BUSY := tests/trainer tests/controller
+# Most of trainer and controller take as long as all others, and no two tests that start agents run at once. Rows are
+# measured once for their own tests and for those of the documentation: they run together.
+BUSY := $(filter-out tests/trainer/rows/,$(sort $(dir $(wildcard tests/trainer/*/test_*.py tests/controller/*/test_*.py))))
 # Collecting all costs each run as much as many tests: tests/conftest.py sees to it that no slow one is elsewhere.
 SLOW_FILES = $(shell grep -rlF --include='test_*.py' mark.slow tests)
+# Nor are files collected in which each test is for another run.
+SLOW_HERE = $(shell grep -LE '^pytestmark = .*mark\.(aside|calm)' $(SLOW_FILES))
 SLOW_AND = $(shell grep -rlF --include='test_*.py' mark.slow tests | xargs grep -lF mark.$(1))
 SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 $(call SLOW_AND,aside) \
-  --then -m "slow and calm" $(call SLOW_AND,calm) -- -m "slow and not aside and not calm" $(SLOW_FILES)
+  --then -m "slow and calm" $(call SLOW_AND,calm) -- -m "slow and not aside and not calm" $(SLOW_HERE)
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
 # Tests start a thousand processes: without bytecode each would compile the sources anew.

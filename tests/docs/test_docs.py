@@ -21,6 +21,7 @@ from holdfast.cli.main import build
 from holdfast.controller.detectors.base import table as detector_table
 from holdfast.facts.faults import parse_fault
 from holdfast.wire.types import FindingKind
+from tests.all_rows import all_rows
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -44,6 +45,7 @@ def generate() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.techniques_table.measured = lambda: all_rows()[1]
     return module
 
 

@@ -36,7 +36,7 @@ raise SystemExit(0)
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     flags = ("--hang-floor", "5s", "--record", str(tmp_path / "recording.jsonl"))
     with LocalCluster(
-        tmp_path / "cluster", nodes=1, slots=2, controller_flags=flags, agent_flags=("--verbose",)
+        tmp_path / "cluster", nodes=1, slots=2, controller_flags=flags, agent_flags=("--verbose", "--preload", "")
     ) as one:
         yield one
 

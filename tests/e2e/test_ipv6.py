@@ -29,7 +29,8 @@ def test_from_the_ready_line_to_a_jobs_end(holdfast: Commands, tmp_path: Path) -
     assert grpc.startswith("[::1]:")
     assert http.startswith("[::1]:")
     assert httpx.get(f"http://{http}/api/v1/status", trust_env=False).status_code == 200
-    agent = holdfast.start("agent", "--controller", grpc, "--node-name", "six", "--state-dir", str(tmp_path / "a"))
+    flags = ("--controller", grpc, "--node-name", "six", "--preload", "", "--state-dir", str(tmp_path / "a"))
+    agent = holdfast.start("agent", *flags)
     agent.says("controller.joined", 60)
     assert f'"address": "{grpc}"' in agent.err
     for address in (http, f"http://{http}", f"http://{http}/"):

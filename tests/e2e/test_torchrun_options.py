@@ -28,7 +28,7 @@ raise SystemExit(9 if attempt == 0 else 0)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=2) as one:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=2, agent_flags=("--preload", "")) as one:
         yield one
 
 

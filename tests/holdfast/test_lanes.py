@@ -1,6 +1,8 @@
 """What `make test` needs of the tests, and what measures them: markers that it can find, processor time."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -12,6 +14,7 @@ import pytest
 from tests.conftest import pytest_collection_modifyitems
 from tests.cpu_seconds import consumed_s
 
+ROOT = Path(__file__).parents[2]
 BURN_S = 0.3
 BURN = f"import time\nwhile time.process_time() < {BURN_S}: pass\n"
 
@@ -45,6 +48,46 @@ def test_a_fast_test_may_have_its_marker_from_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "test_one.py"
     path.touch()
     guard(Marked(path, {"aside"}))
+
+
+def lanes(number: int) -> list[list[str]]:
+    """The words of pytest's runs in the line `number` of `make test` that has runs side by side."""
+    said = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    lines = [line for line in said.stdout.replace("\\\n", " ").splitlines() if "side-by-side" in line]
+    runs: list[list[str]] = [[]]
+    for word in shlex.split(lines[number]):
+        if word in ("--then", "--"):
+            runs.append([])
+        else:
+            runs[-1].append(word)
+    return runs
+
+
+def files(words: Iterable[str]) -> set[str]:
+    return {word for word in words if word.startswith("tests/") and word.endswith(".py")}
+
+
+def test_every_fast_test_is_in_one_of_the_two_runs() -> None:
+    one, other = lanes(0)
+    own = [word for word in one if word.startswith("tests/")]
+    assert len(own) > 20
+    assert all((ROOT / folder).is_dir() for folder in own)
+    assert own == [word for word in other if word.startswith("tests/")]
+    assert other.count("--ignore") == len(own)
+    # With the documentation's, for which all rows are measured as well.
+    assert "tests/trainer/rows/" not in own
+
+
+def test_every_slow_test_is_in_a_run() -> None:
+    aside, calm, others = map(files, lanes(1))
+    slow = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text()
+    }
+    assert aside | calm | others == slow
+    for path in slow - others:
+        markers = re.search("^pytestmark = .*$", (ROOT / path).read_text(), re.MULTILINE)
+        assert markers is not None, path
+        assert "mark.aside" in markers[0] or "mark.calm" in markers[0], path
 
 
 def test_the_time_of_children_counts_while_they_live_and_once_they_have_ended() -> None:

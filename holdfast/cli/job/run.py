@@ -202,7 +202,10 @@ def _run(
         if module and target in embedded.MODULES:
             embedded.check(args or [], world, here)
 
-    with _cluster(client, least, nproc_per_node, detach, queue, check_settings) as (reached, wanted, failure, own):
+    imports_itself = fresh or no_python
+    with _cluster(client, least, nproc_per_node, detach, queue, check_settings, imports_itself) as (
+        reached, wanted, failure, own,
+    ):  # fmt: skip
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         if own is None:
@@ -258,11 +261,18 @@ def _run(
 
 @contextmanager
 def _cluster(
-    client: Client, nnodes: int, nproc: str, detach: bool, queue: str, check_settings: Callable[[int, bool], None]
+    client: Client,
+    nnodes: int,
+    nproc: str,
+    detach: bool,
+    queue: str,
+    check_settings: Callable[[int, bool], None],
+    imports_itself: bool,
 ) -> Iterator[tuple[Client, str, Callable[[], str], Path | None]]:
     """The named cluster, or a local one if none is named and none responds. `queue`: given options that have no effect
-    without other jobs. `check_settings`: of so many workers, on this host; called before a local one starts. The last
-    of what it gives is the folder of a local one."""
+    without other jobs. `check_settings`: of so many workers, on this host; called before a local one starts.
+    `imports_itself`: its workers are no forks that could use what a fork server has imported, for seconds. The last of
+    what it gives is the folder of a local one."""
     if _answers(client, must=client.is_named or detach):
         yield client, nproc, str, None
         return
@@ -279,7 +289,9 @@ def _cluster(
     check_settings(nnodes * slots, True)
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-run-", ignore_cleanup_errors=True) as folder,
-        LocalCluster(Path(folder), nodes=nnodes, slots=slots) as cluster,
+        LocalCluster(
+            Path(folder), nodes=nnodes, slots=slots, agent_flags=("--preload", "") if imports_itself else ()
+        ) as cluster,
     ):
         note(f"no controller at {client.address}; started one here: {cluster.url}")
         yield cluster.client, str(slots), lambda: cluster.failure, Path(folder)

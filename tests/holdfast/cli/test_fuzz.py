@@ -27,7 +27,7 @@ _MARK = "HOLDFAST_FUZZ_RUN"
 _RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _STUBS = {"demo": ["holdfast.cli.demo.demo:_run"], "train": [fuzz_train.STUB]}
 """What would start a whole cluster is left out, and so are the steps of a training; tests/e2e has both."""
-_MODULES = {"train": ("httpx", *fuzz_train.MODULES)}
+_MODULES = dict.fromkeys(("rows", "train"), ("httpx", *fuzz_train.MODULES))
 """What is imported before a command's cases are tried; for all others, only a client's."""
 
 Json = dict[str, Any]
@@ -106,8 +106,8 @@ def check(chosen: Sequence[Case], folder: Path, env: dict[str, str] | None = Non
 
 
 def test_some_values_on_every_option(files: Files, tmp_path: Path) -> None:
-    """One option in three; the others have their turn in the slow test."""
-    chosen = dealt(files, whole=False)[::3]
+    """One option in nine; the slow test tries these and all others."""
+    chosen = dealt(files, whole=False)[::9]
     check(chosen, tmp_path)
 
 

@@ -10,14 +10,22 @@ from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.rows import table
 from holdfast.trainer.rows.row import Row
 from holdfast.trainer.rows.table import TECHNIQUES
+from tests.all_rows import all_rows
 
 
 @pytest.mark.parametrize("id", TECHNIQUES)
 def test_every_row_passes(id: str) -> None:
-    rows = list(TECHNIQUES[id].check())
+    [rows] = [one["rows"] for one in all_rows()[1] if one["id"] == id]
     assert len(rows) >= 3
-    assert [row.what for row in rows if not row.passes] == []
-    assert len({row.what for row in rows}) == len(rows)
+    assert [row["what"] for row in rows if not row["passes"]] == []
+    assert [row["what"] for row in rows if not abs(row["measured"] - row["expected"]) <= row["tolerance"]] == []
+    assert len({row["what"] for row in rows}) == len(rows)
+
+
+def test_the_command_for_all_of_them() -> None:
+    code, techniques = all_rows()
+    assert code == 0
+    assert [one["id"] for one in techniques] == list(TECHNIQUES)
 
 
 def test_a_row_passes_within_its_tolerance_only() -> None:
@@ -40,12 +48,17 @@ def test_another_schedule_under_its_name_fails(
     assert "merak, D 4, N 8: expected 38, measured 41" in out
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rows", "C9b", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)
     assert [row["expected"] for row in one["rows"]] == [44, 41, 39, 38, 76, 73, 71, 70, 92, 85, 83, 82]
-    assert main(["rows"]) == 0
+    few = {id: one for id, one in TECHNIQUES.items() if id in ("C2", "C9b")}
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "TECHNIQUES", few)
+        assert main(["rows"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(TECHNIQUES)
+    assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [(id, "pass") for id in few]
     assert main(["rows", "c1"]) == 2
     assert "did you mean C1?" in capsys.readouterr().err
+    assert main(["rows", ""]) == 2
+    assert capsys.readouterr().err.startswith("holdfast: there are no rows of ''")

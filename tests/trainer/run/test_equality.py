@@ -42,7 +42,7 @@ def assembled(folder: Path, world: int) -> dict[str, Tensor]:
     return whole
 
 
-@functools.lru_cache(maxsize=32)
+@functools.cache  # of many tests that differ in how the job is laid out only
 def alone(config: Config) -> tuple[dict[str, Tensor], list[float]]:
     """What one plain process computes: the gradients of the first step, and the losses of all."""
     oracle = Reference(config, open_corpus(config.data))

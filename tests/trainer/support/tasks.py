@@ -31,18 +31,23 @@ from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.run import loop
 from holdfast.trainer.settings.launch import from_environment
 from holdfast.trainer.telemetry import spans
+from holdfast.trainer.telemetry.totals import Pending, Totals
 from holdfast.trainer.weights.state import shards
 
 
 def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
-    """The first step's gradients into a file of this rank, then all steps' losses."""
+    """The first step's gradients, as they are when they are applied, into a file of this rank; all steps' losses."""
     with joined(argv) as rank:
         trainer = rank.trainer()
-        trainer.gradients(0)
-        grads = {s.name: s.shard.grad.contiguous() for s in trainer.optimizer.slices}
-        save_file(grads, folder / f"grads-{rank.launch.rank}.safetensors", tiles(trainer.slices))
-        for piece in trainer.slices:
-            piece.shard.grad = piece.parameter.grad = None
+        apply = trainer.optimizer.step
+
+        def saved(step: int, pending: Pending) -> Totals:
+            if step == 0:
+                grads = {s.name: s.shard.grad.contiguous() for s in trainer.optimizer.slices}
+                save_file(grads, folder / f"grads-{rank.launch.rank}.safetensors", tiles(trainer.slices))
+            return apply(step, pending)
+
+        trainer.optimizer.step = saved  # type: ignore[method-assign]
         return {"losses": [trainer.step(n).loss for n in range(rank.config.train.steps)]}
 
 

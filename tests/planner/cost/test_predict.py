@@ -12,7 +12,7 @@ from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Hop, Level
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.collectives import Collective, Ring, hierarchical
-from holdfast.planner.cost.groups import group_cost, lines_of
+from holdfast.planner.cost.groups import group_cost, lines_of, message_cost
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import Line, PartTimes, Profile
 from holdfast.planner.cost.predict import CostModel, predict
@@ -55,8 +55,11 @@ def test_pipeline_and_replicas_by_hand() -> None:
     summed = hierarchical(Collective.ALL_REDUCE, params * 4.0, levels)
     assert found.breakdown.replicas == pytest.approx(summed)
     # What is hidden: all layers but the first, behind whose backward the last gradients come.
-    hidden = CostModel(CLUSTER, profile=measured).predict(MODEL, layout).breakdown.replicas
-    assert hidden == pytest.approx(max(0.0, summed - 3 * 0.02))
+    assert summed > 3 * 0.0005
+    quick = profile(first=(0.0, 0.0), layer=(0.0002, 0.0005), last=(0.0, 0.0))
+    hidden = CostModel(CLUSTER, profile=quick).predict(MODEL, layout).breakdown.replicas
+    assert hidden == pytest.approx(summed - 3 * 0.0005)
+    assert CostModel(CLUSTER, profile=measured).predict(MODEL, layout).breakdown.replicas == 0
 
 
 def test_tensor_parallelism_by_hand() -> None:
@@ -90,6 +93,22 @@ def test_groups_and_their_nodes() -> None:
     assert group_cost(CLUSTER, lines_of(1, 12, 1, "dp")).levels == (Ring(12, FAR),)
     crossing = group_cost(CLUSTER, lines_of(2, 16, 1, "dp")).crossing
     assert crossing == {Level.NODE: 14 / 16, Level.SWITCH: 2 / 16}
+
+
+def test_groups_have_the_slowest_hop() -> None:
+    """Of four nodes under two switches; and of one whose NICs are slower than the switch."""
+    text = 'gpu = "A100"\nnodes_per_switch = 2\ngpus_per_node = 2\n[links.switch]\ngbit_per_s = 400\n'
+    pods = "[links.pod]\nalpha_us = 5\ngbit_per_s = 100\n"
+    lines = lines_of(1, 4, 2, "dp")
+    (level,) = group_cost(parse(text.replace("gpus", "nodes = 4\ngpus", 1) + pods), lines).levels
+    assert (level.size, level.hop.alpha, level.hop.beta) == (4, pytest.approx(13e-6), 8 / 100e9)
+    groups = "[[group]]\nnodes = 2\n[[group]]\nnodes = 2\ngbit_per_s = 50\n"
+    slow = parse(text + pods + groups)
+    assert group_cost(slow, lines).levels[0].hop.beta == 8 / 50e9
+    # Half of the messages between stages stay under a switch; the slowest one is charged.
+    hop, shares = message_cost(slow, lines_of(4, 1, 2, "pp"), is_loop=False)
+    assert hop.beta == 8 / 50e9
+    assert shares == {Level.SWITCH: pytest.approx(2 / 3), Level.POD: pytest.approx(1 / 3)}
 
 
 def test_memory_that_does_not_fit_expands() -> None:

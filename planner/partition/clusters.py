@@ -7,6 +7,7 @@ before it is least, while no layer has more than (1 + delta) of its share of the
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 from holdfast.planner.partition.operators import Kind, OperatorGraph
@@ -41,7 +42,7 @@ def cluster(
     most = (1 + delta) * before[-1] / layers * (1 + 1e-12)
     pairs = [(k, r) for r in starts for k in starts if k < r and before[r] - before[k] <= most]
 
-    def cut(cost: dict[tuple[int, int], Key], join: object) -> list[int]:
+    def cut(cost: dict[tuple[int, int], Key], is_sum: bool) -> list[int]:
         best: list[dict[int, tuple[Key, int]]] = [{0: ((), 0)}]
         for _ in range(layers):
             found: dict[int, tuple[Key, int]] = {}
@@ -49,10 +50,8 @@ def cluster(
                 if k not in best[-1]:
                     continue
                 earlier = best[-1][k][0]
-                if join is max:
-                    key: Key = (max(earlier[0], own[0]),) if earlier else own
-                else:
-                    key = tuple(a + b for a, b in zip(earlier, own, strict=True)) if earlier else own
+                join = operator.add if is_sum else max
+                key = tuple(map(join, earlier, own)) if earlier else own
                 if r not in found or key < found[r][0]:
                     found[r] = key, k
             best.append(found)
@@ -66,12 +65,12 @@ def cluster(
             ends.append(table[ends[-1]][1])
         return ends[::-1]
 
-    ends = cut({(k, r): (float(arriving[k][r]),) for k, r in pairs}, max)
+    ends = cut({(k, r): (float(arriving[k][r]),) for k, r in pairs}, is_sum=False)
     largest = max(arriving[k][r] for k, r in zip(ends, ends[1:], strict=False))
     sums = {
         (k, r): (float(arriving[k][r]), (before[r] - before[k]) ** 2) for k, r in pairs if arriving[k][r] <= largest
     }
-    return cut(sums, sum)
+    return cut(sums, is_sum=True)
 
 
 def arriving_bytes(graph: OperatorGraph) -> list[list[float]]:

@@ -111,14 +111,14 @@ class OperatorGraph:
         return found
 
     def leader(self, one: Operator) -> str:
-        """The input that a FOLLOW is laid out as: the one computed last, parameters and inputs only if there is no
-        other."""
-        at = self.index
+        """The input that a FOLLOW is laid out as: no parameter, one with a gradient, the one computed last, as far as
+        there is a choice."""
 
-        def late(name: str) -> tuple[bool, int]:
-            return self.operators[at[name]].kind not in (Kind.PARAMETER, Kind.INPUT), at[name]
+        def weight(name: str) -> tuple[bool, bool, bool, int]:
+            kind = self.operators[self.index[name]].kind
+            return kind is not Kind.PARAMETER, self.gradients[name], kind is not Kind.INPUT, self.index[name]
 
-        return max(one.inputs, key=late)
+        return max(one.inputs, key=weight)
 
     def traffic(self, one: Operator) -> int:
         """Bytes that an operator reads and writes."""

@@ -68,7 +68,9 @@ def strategies(graph: OperatorGraph, one: Operator, devices: Devices) -> list[St
         inputs = (one.fixed,) if one.kind is Kind.OUTPUT else ()
         return [Strategy(("fixed",) * len(mesh), one.fixed, inputs, memory=_held(graph, one, one.fixed, devices))]
     found = []
-    for combined in itertools.product(rules(one, len(shapes)), repeat=len(mesh)):
+    own = rules(one, len(shapes))
+    # An axis of one device cuts nothing: one name for that is enough.
+    for combined in itertools.product(*(own if axis.size > 1 else own[:1] for axis in mesh)):
         output = spec_of(len(one.shape), [rule.output for rule in combined])
         inputs = tuple(
             spec_of(len(shape), [rule.inputs[i] for rule in combined]) for i, shape in enumerate(shapes)

@@ -1,12 +1,12 @@
 """What the planner predicts of a step, beside what its stages take when they are executed: `holdfast.planner.partition`.
 
-python benchmarks/planned.py [--layers 8] [--micro-batches 8] [--unit-ms 60] [--repeats 3] [--json]
+python benchmarks/planned.py [--layers 6] [--micro-batches 8] [--unit-ms 60] [--repeats 3] [--json]
 
-The planner cuts a model for one node of four devices with little memory, so that stages are unlike: in layers, in tp.
-Each plan with its own number of stages or tp is executed by the trainer's executor, one process a pipeline rank, real
-messages over gloo, stages that sleep for what the planner says that they compute (see bubble.py). `--unit-ms` is the
-forward of the slowest stage. Times are in units of that; `formula` is Alpa's sum t + (B - 1) max t, `simulated` goes
-action by action. `least` is the shortest of the repeats, and `apart`, in percent, what it is over the formula.
+The planner cuts a model for a node of three and of four devices, with links that are fast and slow, so that stages are
+unlike in layers and in tp. The trainer's executor runs each plan, one process a pipeline rank: real messages over gloo,
+stages that sleep for what the planner says they take (see bubble.py). `--unit-ms` is the forward of the slowest stage.
+Times are in units of that; `formula` is Alpa's sum t + (B - 1) max t, `simulated` goes action by action. `least` is the
+shortest of the repeats, and `apart`, in percent, what it is over the formula.
 """
 
 import argparse
@@ -22,22 +22,18 @@ from holdfast.trainer.settings.load import load
 
 
 def cuts(layers: int, micro_batches: int) -> Iterator[Cut]:
-    """Plans with 2 to 4 stages on four devices, the fastest of each kind."""
+    """The fastest plan without replicas on three and on four devices, with links that are fast and slow."""
     settings = [
         ("model.layers", layers),
         ("model.d_model", 256),
         ("model.heads", 4),
-        ("data.tokenizer", "bpe:8192"),
         ("train.micro_batches", micro_batches),
         ("train.micro_batch_size", 4),
     ]
-    machines = Machines(1, 4, flops=50e9, memory_bytes=4e9)
-    seen = set()
-    for cut in find(load(overrides=settings), machines, keep=1000).cuts:
-        kind = cut.layout.pp, cut.layout.tps, cut.layout.dp
-        if cut.layout.pp > 1 and cut.layout.dp == 1 and kind not in seen:
-            seen.add(kind)
-            yield cut
+    for devices, bytes_per_s in ((3, 300e9), (3, 0.2e9), (4, 0.2e9)):
+        machines = Machines(1, devices, flops=50e9, memory_bytes=4e9, inside_beta=1 / bytes_per_s)
+        found = find(load(overrides=settings), machines, keep=1000)
+        yield from [cut for cut in found.cuts if cut.layout.dp == 1 and cut.layout.pp > 1][:1]
 
 
 def row(cut: Cut, case: Case, bubbles: Sequence[float]) -> dict[str, float | int | str]:
@@ -57,7 +53,7 @@ def row(cut: Cut, case: Case, bubbles: Sequence[float]) -> dict[str, float | int
 
 def main() -> None:
     made = parser(__doc__)
-    made.add_argument("--layers", type=int, default=8)
+    made.add_argument("--layers", type=int, default=6)
     made.add_argument("--micro-batches", type=int, default=8, help="in a step")
     made.add_argument("--unit-ms", type=float, default=60.0, help="of the slowest stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import lru_cache
 
 from holdfast.planner.partition.axes import MeshAxis
 from holdfast.planner.partition.ilp import NoStrategy
@@ -114,10 +114,10 @@ class _Search:
         self.refused: Counter[str] = Counter()
         self._costs: dict[tuple[int, Way, int, int], Sharding | None] = {}
 
-    @cached_property
+    @property
     def graph(self) -> OperatorGraph:
         """Of a model with one layer: all are alike, as blocks 0 (embedding), 1 and 2 (head)."""
-        return model_graph(self.config, samples=2, layers=1)
+        return _of_one_layer(self.config)
 
     @property
     def tps(self) -> list[int]:
@@ -218,6 +218,11 @@ class _Search:
         message = self.machines.between_alpha + self.machines.between_beta * boundary if len(times) > 1 else 0.0
         step = simulated(times, layout.local_micro_batches, message)
         return Cut(config, layout, times, found.seconds, step)
+
+
+@lru_cache(maxsize=4)  # to trace a model takes seconds
+def _of_one_layer(config: Config) -> OperatorGraph:
+    return model_graph(config, samples=2, layers=1)
 
 
 def _across_nodes(layout: TrainerLayout, per_node: int) -> str | None:

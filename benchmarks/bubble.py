@@ -165,7 +165,8 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     late = Late(case.message * unit_s)
     units = case.units or (1.0,) * layout.stages
     stages = [
-        Stage(_sleeping_stage(unit_s * units[s]), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)
+        Stage(_sleeping_stage(unit_s * units[s]), s, layout.stages, cpu, alone, pipe)
+        for s, pipe in layout.held_by(rank)
     ]
     job = (case.plan, rank, stages, _difference, group, like)
     executor = (

@@ -80,9 +80,7 @@ def arriving_bytes(graph: OperatorGraph) -> list[list[float]]:
     """
     count = len(graph.operators)
     table = [[0.0] * (count + 1) for _ in range(count + 1)]
-    own = [
-        0 if one.kind in (Kind.PARAMETER, Kind.INPUT) else one.num_bytes for one in graph.operators
-    ]
+    own = [0 if one.kind in (Kind.PARAMETER, Kind.INPUT) else one.num_bytes for one in graph.operators]
     for k in range(1, count):
         seen: set[int] = set()
         total = 0.0

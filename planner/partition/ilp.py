@@ -110,7 +110,9 @@ def _why(problem: Problem, program: _Program, status: int, time_limit_s: float) 
     if problem.limit is not None:
         least = program.least_memory(time_limit_s)
         if least is not None and least > problem.limit:
-            return f"the strategies need {least:.4g} bytes at least, and {problem.limit:.4g} are there: use more devices"
+            return (
+                f"the strategies need {least:.4g} bytes at least, and {problem.limit:.4g} are there: use more devices"
+            )
     return "no choice of strategies satisfies all pairs that forbid each other"
 
 

@@ -149,9 +149,7 @@ def _first_feasible(found: Sequence[_Candidate], layers: int, devices: int, limi
     return low
 
 
-def _least_sum(
-    found: Sequence[_Candidate], layers: int, devices: int, tmax: float
-) -> tuple[PipelineStage, ...] | None:
+def _least_sum(found: Sequence[_Candidate], layers: int, devices: int, tmax: float) -> tuple[PipelineStage, ...] | None:
     import numpy as np
 
     most = min(layers, devices)
@@ -196,5 +194,3 @@ def place(sizes: Sequence[Submesh], per_node: int) -> list[tuple[int, ...]]:
         found[i] = tuple(range(begin, begin + size))
         begin += size
     return [found[i] for i in range(len(sizes))]
-
-

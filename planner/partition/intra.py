@@ -112,9 +112,7 @@ def live(graph: OperatorGraph, devices: Devices) -> tuple[tuple[int, ...], ...]:
 
 def sharding(graph: OperatorGraph, made: Program, solution: Solution) -> Sharding:
     """What a solution of its program says of the graph."""
-    chosen = {
-        one.name: own[i] for one, own, i in zip(graph.operators, made.strategies, solution.choice, strict=True)
-    }
+    chosen = {one.name: own[i] for one, own, i in zip(graph.operators, made.strategies, solution.choice, strict=True)}
     fixed = sum(chosen[one.name].memory for one in graph.operators if one.kind is Kind.PARAMETER)
     compute = sum(strategy.compute for strategy in chosen.values())
     peak = made.problem.peak(solution.choice)
@@ -135,9 +133,7 @@ def _edges(graph: OperatorGraph, found: list[list[Strategy]], devices: Devices) 
     return edges
 
 
-def _handed(
-    graph: OperatorGraph, source: Operator, devices: Devices, have: Strategy, user: Strategy, i: int
-) -> float:
+def _handed(graph: OperatorGraph, source: Operator, devices: Devices, have: Strategy, user: Strategy, i: int) -> float:
     return handing(graph, source, devices, have, user.inputs[i], user)
 
 

@@ -76,7 +76,9 @@ class OperatorGraph:
                 raise ValueError(f"operator {one.name} is in the graph twice: give each a name of its own")
             for name in one.inputs:
                 if name not in known:
-                    why = "is computed after it: the graph has a cycle or is out of order" if name in names else "is not"
+                    why = (
+                        "is computed after it: the graph has a cycle or is out of order" if name in names else "is not"
+                    )
                     raise ValueError(f"operator {one.name} needs {name}, which {why} in the graph")
             if any(size < 1 for size in one.shape):
                 raise ValueError(f"operator {one.name} has shape {one.shape}: planners need whole sizes of 1 or more")
@@ -135,7 +137,8 @@ class OperatorGraph:
         names = {one.name for one in own}
         outside = [self.operators[self.index[n]] for n in dict.fromkeys(i for one in own for i in one.inputs)]
         fed = [
-            one if one.kind in (Kind.PARAMETER, Kind.INPUT)
+            one
+            if one.kind in (Kind.PARAMETER, Kind.INPUT)
             else Operator(one.name, Kind.INPUT, (), one.shape, one.item, has_gradient=self.gradients[one.name])
             for one in outside
             if one.name not in names

@@ -72,9 +72,7 @@ def strategies(graph: OperatorGraph, one: Operator, devices: Devices) -> list[St
     # An axis of one device cuts nothing: one name for that is enough.
     for combined in itertools.product(*(own if axis.size > 1 else own[:1] for axis in mesh)):
         output = spec_of(len(one.shape), [rule.output for rule in combined])
-        inputs = tuple(
-            spec_of(len(shape), [rule.inputs[i] for rule in combined]) for i, shape in enumerate(shapes)
-        )
+        inputs = tuple(spec_of(len(shape), [rule.inputs[i] for rule in combined]) for i, shape in enumerate(shapes))
         if not fits(one.shape, output, mesh) or not all(map(fits, shapes, inputs, itertools.repeat(mesh))):
             continue
         work = frozenset(axis for axis, rule in enumerate(combined) if rule.is_shared)
@@ -120,8 +118,10 @@ def followers(graph: OperatorGraph, one: Operator, leader: Sequence[Strategy], d
     return found
 
 
-def handing(graph: OperatorGraph, source: Operator, devices: Devices, have: Strategy, want: Spec, user: Strategy) -> float:
-    """What it costs to hand a tensor in the layout that one strategy gives to one that wants it as `want`, both ways."""
+def handing(
+    graph: OperatorGraph, source: Operator, devices: Devices, have: Strategy, want: Spec, user: Strategy
+) -> float:
+    """What it costs to hand on a tensor, from the layout that a strategy gives it to the one that is wanted, both ways."""
     if source.kind is Kind.PARAMETER:
         return _parameter(source, devices, have, want, user)
     cost = reshard(source.num_bytes, have.output, want, devices.mesh)

@@ -243,5 +243,7 @@ def _block(graph: OperatorGraph, block: int, way: Way) -> OperatorGraph:
     goes = [one for one in crossing(graph, block) if one.layer == block]
     if len(goes) > 1 or (not goes and not any(one.kind is Kind.OUTPUT for one in operators)):
         raise ValueError(f"block {block} hands on {len(goes)} results: stages hand on one")
-    sinks = [Operator(f"{one.name}, out", Kind.OUTPUT, (one.name,), one.shape, one.item, fixed=way.boundary) for one in goes]
+    sinks = [
+        Operator(f"{one.name}, out", Kind.OUTPUT, (one.name,), one.shape, one.item, fixed=way.boundary) for one in goes
+    ]
     return OperatorGraph((*operators, *sinks))

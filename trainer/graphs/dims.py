@@ -1,4 +1,4 @@
-"""Which dimension of an operator's input each dimension of its output comes from. Needs no torch: shapes in, dims out."""
+"""Which dimension of an input each dimension of an output comes from. Needs no torch: shapes in, dimensions out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def broadcast(output: Sequence[int], source: Sequence[int]) -> Dims | None:
     if offset < 0 or any(size not in (1, output[d + offset]) for d, size in enumerate(source)):
         return None
     return tuple(
-        d - offset if d >= offset and source[d - offset] == size and size > 1 else None
-        for d, size in enumerate(output)
+        d - offset if d >= offset and source[d - offset] == size and size > 1 else None for d, size in enumerate(output)
     )
 
 

@@ -55,9 +55,7 @@ def obstacle(way: Way, dp: int, tp: int) -> Obstacle:
         if one.fixed is not None or one.kind is Kind.FOLLOW:
             return None
         replica, rank = strategy.rules
-        return (_of_replicas(one, replica, way) if dp > 1 else None) or (
-            _of_ranks(one, rank, way) if tp > 1 else None
-        )
+        return (_of_replicas(one, replica, way) if dp > 1 else None) or (_of_ranks(one, rank, way) if tp > 1 else None)
 
     return of
 

@@ -255,7 +255,9 @@ def _unfit_stage_layers(config: Config, stages: int) -> str | None:
     if len(given) != stages:
         return f"parallel.stage_layers = {list(given)} has {len(given)} entries for {stages} stages: one for each"
     if sum(given) != config.model.layers:
-        return f"parallel.stage_layers = {list(given)} adds up to {sum(given)}, and model.layers = {config.model.layers}"
+        return (
+            f"parallel.stage_layers = {list(given)} adds up to {sum(given)}, and model.layers = {config.model.layers}"
+        )
     return None
 
 

@@ -26,9 +26,7 @@ def random_problem(rng: random.Random) -> Problem:
             source, target = (a, b) if rng.random() < 0.8 else (b, a)
             rows = [[float(rng.randint(0, 40)) for _ in nodes[target].costs] for _ in nodes[source].costs]
             edges.append(Edge(source, target, tuple(map(tuple, rows))))
-    live = tuple(
-        tuple(v for v in range(len(nodes)) if rng.random() < 0.6) for _ in range(rng.randint(1, 3))
-    )
+    live = tuple(tuple(v for v in range(len(nodes)) if rng.random() < 0.6) for _ in range(rng.randint(1, 3)))
     pairs = []
     for _ in range(rng.randint(0, 4)):
         v, u = rng.sample(range(len(nodes)), 2)

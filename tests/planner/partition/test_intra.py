@@ -156,7 +156,13 @@ def test_what_is_alive() -> None:
     names = [one.name for one in graph.operators]
     points = live(graph, Devices((MeshAxis(2),), is_training=False))
     assert [{names[i] for i in point} - {"up", "down"} for point in points] == [
-        {"x"}, {"x"}, {"x"}, {"x", "h"}, {"h", "f"}, {"f", "y"}, {"y", "out"},
+        {"x"},
+        {"x"},
+        {"x"},
+        {"x", "h"},
+        {"h", "f"},
+        {"f", "y"},
+        {"y", "out"},
     ]
     assert all({1, 2} <= set(point) for point in points)
     assert live(graph, Devices((MeshAxis(2),))) == (tuple(range(7)),)
@@ -200,7 +206,7 @@ def test_obstacles_are_counted_and_named() -> None:
     def none(one: Operator, strategy: Strategy) -> str | None:
         return f"no {one.kind}" if one.kind is Kind.MATMUL else None
 
-    with pytest.raises(NoStrategy, match="operator h of shape .* has no strategy on this mesh: no matmul"):
+    with pytest.raises(NoStrategy, match=r"operator h of shape .* has no strategy on this mesh: no matmul"):
         shard(mlp(4, 4, 4), Devices((MeshAxis(2),)), obstacle=none)
 
     def few(one: Operator, strategy: Strategy) -> str | None:

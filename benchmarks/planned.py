@@ -1,4 +1,4 @@
-"""What the planner predicts of a step, beside what its stages take when they are executed: `holdfast.planner.partition`.
+"""What the planner predicts of a step, beside what its stages take when they are executed.
 
 python benchmarks/planned.py [--layers 6] [--micro-batches 8] [--unit-ms 60] [--repeats 3] [--json]
 

@@ -6,6 +6,7 @@ before it is least, while no layer has more than (1 + delta) of its share of the
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ def cluster(
         return ends[::-1]
 
     ends = cut({(k, r): (float(arriving[k][r]),) for k, r in pairs}, is_sum=False)
-    largest = max(arriving[k][r] for k, r in zip(ends, ends[1:], strict=False))
+    largest = max(arriving[k][r] for k, r in itertools.pairwise(ends))
     sums = {
         (k, r): (float(arriving[k][r]), (before[r] - before[k]) ** 2) for k, r in pairs if arriving[k][r] <= largest
     }

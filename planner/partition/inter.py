@@ -27,7 +27,7 @@ class Option:
     seconds: float
     """Of one micro-batch, forward and back."""
     successors: int = 1 << 30
-    """The most stages that may come after: a stage with s behind it holds s + 1 micro-batches in 1F1B. Below 0: never."""
+    """The most stages that may come after: with s behind it, a stage holds s + 1 micro-batches in 1F1B. Below 0: never."""
     label: object = None
     """What the caller knows it by."""
 
@@ -67,7 +67,7 @@ def successors(available: float, peak: float, initial: float, intermediate: floa
     """The most stages that may come after one, by memory of a device (bytes).
 
     Alpa's floor((available - peak - initial) / intermediate - 1): `peak` is what computing one micro-batch takes for a
-    while, `initial` what is always there, `intermediate` what each micro-batch on its way keeps. Below 0: it does not fit.
+    while, `initial` what is always there, `intermediate` what each micro-batch on its way keeps. -1: it does not fit.
     """
     left = available - peak - initial
     if intermediate <= 0:
@@ -86,8 +86,8 @@ def plan_pipeline(
     """The fastest pipeline that uses all devices. NoPipeline, in one line, where there is none.
 
     F[s, i, d]: least sum of times of layers i and on, in s stages on d devices, no stage taking longer than tmax. For
-    each tmax, ascending, T = F + (B - 1) (actual largest); it ends when B tmax is as much as the best T, as no later one
-    can be better.
+    each tmax, ascending, T = F + (B - 1) (actual largest); it ends when B tmax is as much as the best T: none
+    behind can be better.
     """
     if min(layers, devices, micro_batches) < 1:
         raise ValueError(f"{layers} layers, {devices} devices, {micro_batches} micro-batches: 1 or more of each")

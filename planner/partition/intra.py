@@ -1,4 +1,4 @@
-"""The operators of a stage over the devices of a stage: a graph becomes an integer program, its solution a layout. Pure.
+"""The operators of a stage over its devices: a graph becomes an integer program, its solution a layout. Pure.
 
 Source: Zheng et al., Alpa, OSDI 2022, section 4.
 """
@@ -95,8 +95,8 @@ def live(graph: OperatorGraph, devices: Devices) -> tuple[tuple[int, ...], ...]:
     """By point in time, the places of operators whose results are held.
 
     In training there is one: the end of forward, when all that is not a view is kept for the way back (an upper bound:
-    autograd keeps less of some operators). Without a way back, one for each operator: what is read later. Parameters are
-    always there.
+    autograd keeps less of some operators). Without a way back, one for each operator: what is read later.
+    Parameters are always there.
     """
     everything = range(len(graph.operators))
     if devices.is_training:

@@ -121,7 +121,7 @@ def followers(graph: OperatorGraph, one: Operator, leader: Sequence[Strategy], d
 def handing(
     graph: OperatorGraph, source: Operator, devices: Devices, have: Strategy, want: Spec, user: Strategy
 ) -> float:
-    """What it costs to hand on a tensor, from the layout that a strategy gives it to the one that is wanted, both ways."""
+    """What it costs to hand on a tensor, from the layout that a strategy gives it to the wanted one, both ways."""
     if source.kind is Kind.PARAMETER:
         return _parameter(source, devices, have, want, user)
     cost = reshard(source.num_bytes, have.output, want, devices.mesh)

@@ -27,7 +27,7 @@ class Option:
     seconds: float
     """Of one micro-batch, forward and back."""
     successors: int = 1 << 30
-    """The most stages that may come after: with s behind it, a stage holds s + 1 micro-batches in 1F1B. Below 0: never."""
+    """The most stages that may come after: with s behind it, a stage holds s + 1 micro-batches in 1F1B. -1: never."""
     label: object = None
     """What the caller knows it by."""
 

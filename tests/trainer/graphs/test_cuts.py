@@ -1,4 +1,4 @@
-"""Plans for the trainer's model: costs in closed form, settings that the trainer takes, reasons for what is left out."""
+"""Plans for the trainer's model: costs in closed form, settings that it takes, reasons for what is left out."""
 
 from __future__ import annotations
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from holdfast.planner.partition.axes import MeshAxis
+from holdfast.planner.partition.clusters import cluster
 from holdfast.planner.partition.ilp import NoStrategy
 from holdfast.planner.partition.inter import NoPipeline, Option, Pipeline, Submesh, plan_pipeline, successors
 from holdfast.planner.partition.intra import Sharding, shard
@@ -26,6 +27,8 @@ from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
 
 TIE = 1e-12
 """Of Alpa's constants, where costs are seconds: they decide between equal plans, and no more."""
+MOST_CLUSTERS = 48
+"""Of layers, that stages are made of: the search takes time as their square."""
 OF_STATES = {"adamw": 2.0, "lamb": 2.0, "sgd": 1.0}
 """Numbers that an optimizer keeps for each parameter."""
 
@@ -126,10 +129,24 @@ class _Search:
         sizes = [1 << p for p in range(per_node.bit_length()) if 1 << p <= per_node]
         return [tp for tp in sizes if model.heads % tp == 0 and not (model.kv_heads and model.kv_heads % tp)]
 
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where stages may begin and end: between layers, or where there are very many, between clusters of them."""
+        layers = self.config.model.layers
+        if layers <= MOST_CLUSTERS:
+            return list(range(layers + 1))
+        flops = [sum(o.flops for o in self.graph.operators if o.layer == block) for block in range(3)]
+        weights = [flops[1]] * layers
+        weights[0] += flops[0]
+        weights[-1] += flops[2]
+        passed = float(next(crossing(self.graph, 1)).num_bytes)
+        arriving = [[passed if k else 0.0] * (layers + 1) for k in range(layers + 1)]
+        return cluster(weights, arriving, MOST_CLUSTERS, delta=1.0)
+
     def cuts(self) -> Iterator[Cut]:
         world, batch = self.machines.world, self.config.train.micro_batches
         for dp in (n for n in range(1, world + 1) if world % n == 0 and batch % n == 0):
-            for way in ways(dp, self.tps, self.config.model.tied):
+            for way in ways(dp, self.tps):
                 found = self.pipeline(dp, way)
                 cut = self.cut(found, dp, way) if found is not None else None
                 if cut is not None:
@@ -137,10 +154,11 @@ class _Search:
 
     def pipeline(self, dp: int, way: Way) -> Pipeline | None:
         """The fastest stages on the devices of one replica."""
-        layers, count = self.config.model.layers, self.config.train.micro_batches // dp
+        layers, count, ends = self.config.model.layers, self.config.train.micro_batches // dp, self.ends
         sizes = [(1, tp) for tp in self.tps]
 
-        def options(first: int, stop: int, mesh: Submesh) -> Sequence[Option]:
+        def options(begin: int, end: int, mesh: Submesh) -> Sequence[Option]:
+            first, stop = ends[begin], ends[end]
             parts = [self.block(1, way, dp, mesh[1])] * (stop - first)
             parts += [self.block(0, way, dp, mesh[1])] if first == 0 else []
             parts += [self.block(2, way, dp, mesh[1])] if stop == layers else []
@@ -153,10 +171,12 @@ class _Search:
             return (Option(seconds, behind),) if behind >= 0 else ()
 
         try:
-            return plan_pipeline(layers, self.machines.world // dp, sizes, count, options)
+            found = plan_pipeline(len(ends) - 1, self.machines.world // dp, sizes, count, options)
         except NoPipeline as none:
             self.refused[f"dp={dp}: {none}"] += 1
             return None
+        stages = tuple(replace(one, first=ends[one.first], stop=ends[one.stop]) for one in found.stages)
+        return replace(found, stages=stages)
 
     def block(self, block: int, way: Way, dp: int, tp: int) -> Sharding | None:
         """A block over dp x tp devices, None where it cannot lie so."""

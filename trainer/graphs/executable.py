@@ -39,7 +39,7 @@ class Way:
         return ((DP,), (TP,) if self.sequence else (), ())
 
 
-def ways(dp: int, tps: Sequence[int], tied: bool) -> Iterator[Way]:
+def ways(dp: int, tps: Sequence[int]) -> Iterator[Way]:
     """All that differ on so many replicas, with pipeline ranks of these tp."""
     for zero in (0, 1, 3) if dp > 1 else (1,):
         for sequence in (False, True) if max(tps) > 1 else (False,):

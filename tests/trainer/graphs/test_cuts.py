@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -91,6 +92,16 @@ def test_a_prime_number_of_devices_has_a_plan() -> None:
     """Seven devices: no replicas of a batch of eight, so stages of one and two."""
     cut = find(config_of(), Machines(1, 7, 1e9, 1e9)).cuts[0]
     assert (cut.layout.world, cut.layout.dp, sum(cut.layout.tps)) == (7, 1, 7)
+
+
+def test_very_many_layers_are_clustered_evenly() -> None:
+    search = _Search(config_of(model__layers=105), FAST, 60)
+    sizes = [b - a for a, b in itertools.pairwise(search.ends)]
+    assert (sum(sizes), len(sizes), set(sizes)) == (105, 48, {2, 3})
+    found = search.pipeline(1, Way(1))
+    assert found is not None
+    assert found.stages[-1].stop == 105
+    assert {one.stop for one in found.stages} <= set(search.ends)
 
 
 def test_no_layout_at_all() -> None:

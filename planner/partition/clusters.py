@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.planner.partition.operators import Kind, OperatorGraph
 
@@ -43,7 +43,7 @@ def cluster(
     most = (1 + delta) * before[-1] / layers * (1 + 1e-12)
     pairs = [(k, r) for r in starts for k in starts if k < r and before[r] - before[k] <= most]
 
-    def cut(cost: dict[tuple[int, int], Key], is_sum: bool) -> list[int]:
+    def cut(cost: Mapping[tuple[int, int], Key], is_sum: bool) -> list[int]:
         best: list[dict[int, tuple[Key, int]]] = [{0: ((), 0)}]
         for _ in range(layers):
             found: dict[int, tuple[Key, int]] = {}

@@ -65,7 +65,7 @@ def strategies(graph: OperatorGraph, one: Operator, devices: Devices) -> list[St
     mesh = devices.mesh
     shapes = [graph.operators[graph.index[name]].shape for name in one.inputs]
     if one.fixed is not None:
-        inputs = (one.fixed,) if one.kind is Kind.OUTPUT else ()
+        inputs: tuple[Spec, ...] = (one.fixed,) if one.kind is Kind.OUTPUT else ()
         return [Strategy(("fixed",) * len(mesh), one.fixed, inputs, memory=_held(graph, one, one.fixed, devices))]
     found = []
     own = rules(one, len(shapes))

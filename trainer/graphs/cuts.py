@@ -106,15 +106,18 @@ def find(config: Config, machines: Machines, time_limit_s: float = 60.0, keep: i
     search = _Search(config, machines, time_limit_s)
     cuts = sorted(search.cuts(), key=lambda cut: (cut.simulated_seconds, cut.settings))
     if not cuts:
-        reasons = "; ".join(reason for reason, _ in search.refused.most_common(2)) or "nothing fits"
-        raise ConfigError(f"no layout of the model on {machines.world} devices is possible: {reasons}")
-    return Found(tuple(cuts[:keep]), dict(search.refused))
+        reason = search.impossible.most_common(1)[0][0]
+        raise ConfigError(f"no layout of the model on {machines.world} devices is possible: {reason}")
+    return Found(tuple(cuts[:keep]), dict(search.refused + search.impossible))
 
 
 class _Search:
     def __init__(self, config: Config, machines: Machines, time_limit_s: float) -> None:
         self.config, self.machines, self.time_limit_s = config, machines, time_limit_s
         self.refused: Counter[str] = Counter()
+        """Strategies of operators..."""
+        self.impossible: Counter[str] = Counter()
+        """... and whole plans that were left out, by reason."""
         self._costs: dict[tuple[int, Way, int, int], Sharding | None] = {}
 
     @property
@@ -173,7 +176,7 @@ class _Search:
         try:
             found = plan_pipeline(len(ends) - 1, self.machines.world // dp, sizes, count, options)
         except NoPipeline as none:
-            self.refused[f"dp={dp}: {none}"] += 1
+            self.impossible[f"dp={dp}: {none}"] += 1
             return None
         stages = tuple(replace(one, first=ends[one.first], stop=ends[one.stop]) for one in found.stages)
         return replace(found, stages=stages)
@@ -199,7 +202,7 @@ class _Search:
         try:
             found = shard(_block(graph, block, way), devices, None, obstacle(way, dp, tp), self.time_limit_s)
         except NoStrategy as none:
-            self.refused[f"dp={dp} tp={tp}: {none}"] += 1
+            self.impossible[f"dp={dp} tp={tp}: {none}"] += 1
             return None
         self.refused.update(found.refused)
         return found
@@ -228,10 +231,10 @@ class _Search:
         try:
             layout = plan(config, self.machines.world, vocab_of(config.data.tokenizer))
         except ConfigError as refused:
-            self.refused[str(refused)] += 1
+            self.impossible[str(refused)] += 1
             return None
         if (reason := _across_nodes(layout, self.machines.per_node)) is not None:
-            self.refused[reason] += 1
+            self.impossible[reason] += 1
             return None
         times = tuple(stage.option.seconds for stage in found.stages)
         boundary = next(crossing(self.graph, 1)).num_bytes / 2 * config.train.micro_batch_size

@@ -40,10 +40,10 @@ def test_stages_unlike_in_tp_and_layers_equal_one_process(zygote: Zygote, tiny: 
 
 @pytest.mark.slow
 def test_replicas_that_share_parameters_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
-    """Links so slow that nothing is split over tp, and memory so small that replicas must share what they hold."""
-    argv = [*tiny, *EIGHT]
-    slow = Machines(2, 1, flops=1e9, memory_bytes=2.2e6, between_alpha=1e-5, between_beta=1e-9)
-    cut = found(argv, slow)
+    """One layer, nodes of one device: neither stages nor tp. 28,704 parameters take 919 kB whole, 689 kB with states shared
+    by two, 459 kB with all shared, and activations some 300 kB."""
+    argv = [*tiny, *EIGHT, "--set", "model.layers=1"]
+    cut = found(argv, Machines(2, 1, flops=1e9, memory_bytes=8.7e5))
     assert (cut.layout.pp, cut.layout.dp, cut.config.parallel.zero) == (1, 2, 3)
     trained(zygote, argv, cut, tmp_path)
 

@@ -84,11 +84,9 @@ class _Walk:
         if node.op == "placeholder":
             self._placeholder(node)
         elif node.op == "output":
-            (logits,) = node.args[0]  # type: ignore[misc]
-            last = self._made[cast(Node, logits)]
-            shape = tuple(cast(Node, logits).meta["val"].shape)
-            item = cast(Node, logits).meta["val"].element_size()
-            self._append(Operator("loss", Kind.OUTPUT, (last,), shape, item))
+            (logits,) = cast(tuple[Node], node.args[0])
+            value = logits.meta["val"]
+            self._append(Operator("loss", Kind.OUTPUT, (self._made[logits],), tuple(value.shape), value.element_size()))
         else:
             self._call(node)
 
@@ -165,7 +163,7 @@ def _name(node: Node) -> str:
     """`linear` of aten.linear.default, `getitem` of the builtin."""
     target: Any = node.target
     schema = getattr(target, "_schema", None)
-    return schema.name.split("::")[-1] if schema is not None else target.__name__
+    return str(target.__name__ if schema is None else schema.name.split("::")[-1])
 
 
 def _dims(node: Node, result: Node, which: int, source: Node | None = None) -> of.Dims:

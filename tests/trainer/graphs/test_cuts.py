@@ -77,8 +77,8 @@ def test_ranks_of_one_layer_stay_in_a_node() -> None:
 
 
 def test_less_memory_is_more_sharing_until_nothing_fits() -> None:
-    """One layer on four nodes of one device: only replicas. Parameter, gradient and two averages take 16 bytes whole, 10
-    with averages shared by four, 4 with all shared."""
+    """One layer on four nodes of one device: only replicas. Parameter, gradient and two averages take 16 bytes whole,
+    10 with averages shared by four, 4 with all shared."""
     config = config_of(model__layers=1)
     parts = [_Search(config, Machines(4, 1, 1e9, 1e9), 60).block(block, Way(0), 4, 1) for block in range(3)]
     kept = [part.kept_bytes for part in parts if part is not None]

@@ -6,6 +6,7 @@ and scipy.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,17 @@ class Machines:
     between_alpha: float = 20e-6
     between_beta: float = 1 / 25e9
     """... and from node to node, of one device."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("nodes", 1), ("per_node", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}: must be {least} or more")
+        for name in ("flops", "memory_bytes"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}: must be above 0, as 4e14")
+        for name in ("inside_alpha", "inside_beta", "between_alpha", "between_beta"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}: must be 0 or more seconds")
 
     @property
     def world(self) -> int:

@@ -60,7 +60,10 @@ def with_samples(graph: OperatorGraph, samples: int) -> OperatorGraph:
 
 
 def graph_of(exported: torch.export.ExportedProgram, layers: int) -> OperatorGraph:
-    """An exported stage's operators. Its parameters have the names that they have in the trainer."""
+    """An exported stage's operators. Its parameters have the names that they have in the trainer.
+
+    ValueError, in one line, for sizes that are not fixed, and for constants that are no buffers.
+    """
     signature = exported.graph_signature
     names: Mapping[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     walk = _Walk(names, layers)
@@ -153,6 +156,8 @@ class _Walk:
         return name
 
     def _append(self, one: Operator) -> None:
+        if not all(isinstance(size, int) for size in one.shape):
+            raise ValueError(f"{one.name} has shape {tuple(map(str, one.shape))}: export the model with fixed sizes")
         self.operators.append(replace(one, layer=self._block))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -105,6 +106,21 @@ def test_very_many_layers_are_clustered_evenly() -> None:
     assert found is not None
     assert found.stages[-1].stop == 105
     assert {one.stop for one in found.stages} <= set(search.ends)
+
+
+@pytest.mark.parametrize(
+    ("machines", "says"),
+    [
+        ({"nodes": 0}, "nodes is 0: must be 1 or more"),
+        ({"flops": 0.0}, "flops is 0.0: must be above 0"),
+        ({"memory_bytes": math.inf}, "memory_bytes is inf: must be above 0"),
+        ({"between_beta": -1.0}, "between_beta is -1.0: must be 0 or more seconds"),
+        ({"inside_alpha": math.nan}, "inside_alpha is nan: must be 0 or more seconds"),
+    ],
+)
+def test_machines_that_are_none(machines: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Machines(**{"nodes": 1, "per_node": 1, "flops": 1e9, "memory_bytes": 1e9, **machines})
 
 
 def test_no_layout_at_all() -> None:

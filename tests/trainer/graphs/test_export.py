@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast.planner.partition.operators import Kind, Operator, OperatorGraph
-from holdfast.trainer.graphs.export import crossing, model_graph, with_samples
+from holdfast.trainer.graphs.export import crossing, graph_of, model_graph, with_samples
 from holdfast.trainer.optim.traffic import held_by
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
@@ -102,6 +103,14 @@ def test_what_is_cut_over_heads_stays_cut_until_the_last_matrix() -> None:
             assert cut.get(one.inputs[0]) == 2
             return
     pytest.fail("no matrix behind attention")
+
+
+def test_sizes_that_are_not_fixed_are_refused() -> None:
+    linear = torch.nn.Linear(4, 4, bias=False)
+    sizes = {"input": {0: torch.export.Dim("rows", min=2, max=64)}}
+    exported = torch.export.export(linear, (torch.ones(8, 4),), dynamic_shapes=sizes)
+    with pytest.raises(ValueError, match="export the model with fixed sizes"):
+        graph_of(exported, 1)
 
 
 def test_175_billion_parameters_take_no_memory() -> None:

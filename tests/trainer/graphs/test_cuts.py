@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.trainer.graphs.cuts import Machines, _Search, find
+from holdfast.trainer.graphs.cuts import Machines, _across_nodes, _Search, find
 from holdfast.trainer.graphs.executable import MATRICES, POSITIONS, REPLICAS, SHARES, VOCABULARY, Way
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import plan
+from holdfast.trainer.settings.layout import TrainerLayout, plan
 from holdfast.trainer.settings.load import load
 
 SMALL = {"model.d_model": 64, "model.heads": 8, "data.seq_len": 32, "model.layers": 6, "train.micro_batches": 8}
@@ -70,6 +70,9 @@ def test_what_is_found_is_what_the_trainer_takes() -> None:
 
 def test_ranks_of_one_layer_stay_in_a_node() -> None:
     """Three stages of 1, 2 and 1 on nodes of two devices would have the second one in both."""
+    across, inside = (TrainerLayout(3, 1, 2, 1, 8, stage_tp=tps) for tps in ((1, 2, 1), (2, 1, 1)))
+    assert _across_nodes(across, 2) == "tp ranks would lie in two nodes, as ranks are numbered in the order of stages"
+    assert _across_nodes(inside, 2) is None
     found = find(config_of(), FAST, keep=1000)
     for cut in found.cuts:
         for pp in range(cut.layout.pp):

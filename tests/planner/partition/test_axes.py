@@ -43,6 +43,7 @@ MESH = (MeshAxis(2, tie=0), MeshAxis(4, tie=0))
         (BOTH, ((0,), ()), 3 / 4 * 400),  # half of it on each row of devices
         (BOTH, COPIES, 1 / 2 * 200 + 3 / 4 * 800),  # the first axis gathers quarters, then the second all of it
         (((), (1,)), ((1,), ()), 3 / 16 * 800 * 2),
+        (BOTH, COLUMNS, 1 / 4 * 200 + 3 / 4 * 400),  # what moves goes before what is gathered
         (((1,), ()), ((0,), (1,)), 3 / 16 * 400 * 2),  # cut first, which halves what moves
     ],
 )

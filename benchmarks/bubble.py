@@ -53,6 +53,8 @@ class Case:
     ahead: int = 2
     late: float = 0.0
     """Units by which a message is sent late at most."""
+    units: tuple[float, ...] = ()
+    """What a forward of each stage takes, in units; 1 each by default. Not in `formula`, nor in `work`."""
 
     @property
     def layout(self) -> TrainerLayout:
@@ -161,7 +163,11 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     assert group is not None
     like = torch.zeros(2, 4, dtype=torch.float64)
     late = Late(case.message * unit_s)
-    stages = [Stage(_sleeping_stage(unit_s), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)]
+    units = case.units or (1.0,) * layout.stages
+    stages = [
+        Stage(_sleeping_stage(unit_s * units[s]), s, layout.stages, cpu, alone, pipe)
+        for s, pipe in layout.held_by(rank)
+    ]
     job = (case.plan, rank, stages, _difference, group, like)
     executor = (
         MessageDrivenExecutor(*job, 2 * case.ranks) if SCHEDULES[case.schedule].is_message_driven else Executor(*job)

@@ -21,6 +21,7 @@ from holdfast.trainer.rows import (
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
 from holdfast.trainer.rows.network import clos
 from holdfast.trainer.rows.optim import host_states, second_order
+from holdfast.trainer.rows.planner import cuts
 from holdfast.trainer.rows.row import Row, Technique
 
 
@@ -80,6 +81,8 @@ TECHNIQUES = {
                   caches.chunks),
         Technique("C7", "Tables behind a cache (Bagpipe)", "Agarwal et al., SOSP 2023",
                   "tables are too large for a trainer: `holdfast train-embeddings`", _bagpipe),
+        Technique("C8", "Alpa: layouts by integer and dynamic programs", "Zheng et al., OSDI 2022",
+                  "the best layout on these devices is not known", cuts.alpa),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
         Technique("C9c", "Merak: stage-aware recompute", "Lai et al., TPDS 2023",

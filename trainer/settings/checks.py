@@ -79,6 +79,9 @@ def _check_ranges(config: Config) -> None:
     for tp in config.parallel.stage_tp:
         if not 1 <= tp <= _MOST:
             raise ConfigError(f"parallel.stage_tp has {tp}: must be from 1 to {_MOST}")
+    for layers in config.parallel.stage_layers:
+        if not 1 <= layers <= _MOST:
+            raise ConfigError(f"parallel.stage_layers has {layers}: must be from 1 to {_MOST}")
     below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum", "factor_decay")}
     for section, keys in below_one.items():
         for key in keys:

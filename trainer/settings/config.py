@@ -81,6 +81,9 @@ class ParallelConfig:
     """Ranks that shard every layer."""
     stage_tp: tuple[int, ...] = ()
     """tp of each pipeline rank, where they differ: [1, 2] for pp = 2, in place of tp; world size = dp x their sum."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each stage, the first ones first: [5, 3] for model.layers = 8 in two stages. Fewer for a stage that
+    also has the embedding or the head, or slower devices. Empty: evenly."""
     schedule: str = field(default="1f1b", metadata={"choices": SCHEDULES})
     """Order in which micro-batches go through the stages: docs/trainer.md compares them."""
     chunks: int = 0

@@ -28,6 +28,8 @@ class TrainerLayout:
     placement: Placement = Placement.LOOP
     stage_tp: tuple[int, ...] = ()
     """tp of each pipeline rank, where they differ; `tp` is then the largest of them."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each stage, where the settings give them."""
 
     @property
     def tps(self) -> tuple[int, ...]:
@@ -105,7 +107,10 @@ class TrainerLayout:
         return self.placement.rank_of(stage, self.pp)
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """Global numbers of the layers in `stage`; the first stages take what does not divide evenly."""
+        """Global numbers of the layers in `stage`: as given, or evenly, the first ones taking what is left over."""
+        if self.stage_layers:
+            start = sum(self.stage_layers[:stage])
+            return range(start, start + self.stage_layers[stage])
         size, extra = divmod(layers, self.stages)
         start = stage * size + min(stage, extra)
         return range(start, start + size + (stage < extra))
@@ -196,7 +201,8 @@ def _unfit_unlike(config: Config, layout: TrainerLayout) -> str | None:
 
 def _layout(config: Config, pp: int, dp: int, tp: int) -> TrainerLayout:
     placement = SCHEDULES[config.parallel.schedule].placement
-    return TrainerLayout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, placement)
+    local, layers = config.train.micro_batches // dp, config.parallel.stage_layers
+    return TrainerLayout(pp, dp, tp, _chunks(config), local, placement, stage_layers=layers)
 
 
 def _chunks(config: Config) -> int:
@@ -216,6 +222,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"
     if model.layers < stages:
         return f"model.layers = {model.layers} are fewer than {stages} stages"
+    if (unfit := _unfit_stage_layers(config, stages)) is not None:
+        return unfit
     if train.micro_batches % dp:
         return f"train.micro_batches = {train.micro_batches} is not divisible by dp"
     if not schedule.takes_chunks and layout.chunks != schedule.chunks:
@@ -237,6 +245,20 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
     if layout.replicas > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
     return OPTIMIZERS[config.optim.name].obstacle(dp, tp, config.parallel.zero, layout.pipes)
+
+
+def _unfit_stage_layers(config: Config, stages: int) -> str | None:
+    """Why stages cannot have the layers that the settings give them, None if they can, or none are given."""
+    given = config.parallel.stage_layers
+    if not given:
+        return None
+    if len(given) != stages:
+        return f"parallel.stage_layers = {list(given)} has {len(given)} entries for {stages} stages: one for each"
+    if sum(given) != config.model.layers:
+        return (
+            f"parallel.stage_layers = {list(given)} adds up to {sum(given)}, and model.layers = {config.model.layers}"
+        )
+    return None
 
 
 def _unfit_pipes(config: Config, pp: int) -> str | None:

@@ -23,7 +23,7 @@ def rows(
 
     Schedules and transfers are simulated; nothing is trained. Exit code 1 if a row does not pass.
     """
-    require("trainer", "torch")
+    require("trainer,planner", "torch", "scipy")
     from holdfast.trainer.rows.table import TECHNIQUES
 
     for id in ids or ():

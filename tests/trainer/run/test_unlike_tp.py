@@ -37,6 +37,11 @@ CASES: dict[str, tuple[list[int], int, list[str]]] = {
     "2-1 interleaved": ([2, 1], 1, ["parallel.schedule=interleaved", "model.dropout=0.1"]),
     "1-2 bfs": ([1, 2], 1, ["parallel.schedule=bfs"]),
     "1-2 zbv": ([1, 2], 1, ["parallel.schedule=zbv"]),
+    "1-2 layers": (
+        [1, 2],
+        1,
+        ["parallel.schedule=interleaved", "model.layers=7", "parallel.stage_layers=[1, 3, 2, 1]", "model.tied=true"],
+    ),
     "2-1 halves": ([2, 1], 1, ["parallel.schedule=interleaved-zero-bubble"]),
 }
 FAST = ("1-2", "2-1 tied sequence lamb")

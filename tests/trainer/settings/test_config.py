@@ -105,6 +105,17 @@ def test_unreadable_toml(tmp_path: Path) -> None:
         load(path)
 
 
+def test_stages_have_the_layers_that_are_given() -> None:
+    config = load(
+        overrides=[
+            *{"model.layers": 9, "parallel.pp": 2, "parallel.schedule": "interleaved"}.items(),
+            ("parallel.stage_layers", [4, 1, 2, 2]),
+        ]
+    )
+    layout = plan(config, 2, 256)
+    assert [list(layout.layers_of(stage, 9)) for stage in range(4)] == [[0, 1, 2, 3], [4], [5, 6], [7, 8]]
+
+
 def test_every_factorisation_of_eight_has_a_plan() -> None:
     assert len(list(factorisations(8))) == 10
     for pp, dp, tp in factorisations(8):

@@ -1,0 +1,1 @@
+"""Rows of the planner: what it finds against every choice there is."""

@@ -54,7 +54,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "schedules": ("1f1b",),
     "memory": ("--schedule", "1f1b"),
     "plan": ("--cluster", "gone.toml"),
-    "profile": ("--output", "gone/profile.json"),
+    "profile": ("--output", "gone/profile.json", "--tps", "0"),
     "rows": (),
     "diagnose": (),
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),

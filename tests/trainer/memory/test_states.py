@@ -136,9 +136,39 @@ def test_alternatives_come_in_order_of_cost_with_the_chosen_one_among_them() -> 
     costs = [choice.seconds for choice in found]
     assert costs == sorted(costs)
     assert sum(choice.is_chosen for choice in found) == 1
-    by_name = {choice.name: choice.seconds for choice in found}
+    by_name = {choice.name: choice.seconds for choice in found if choice.config.optim.state == "device"}
     assert by_name["none", 1, "1f1b", 2] < by_name["selective", 1, "1f1b", 2] < by_name["full", 1, "1f1b", 2]
     assert by_name["none", 1, "1f1b", 2] < by_name["none", 2, "1f1b", 2] < by_name["none", 3, "1f1b", 2]
+
+
+def test_states_in_host_memory_are_an_alternative_that_costs_their_copies() -> None:
+    argv = ["--model", "gpt2", "--set", "train.dtype=bfloat16"]
+    config = parse(argv)
+    vocab, parameters = vocab_of(config.data.tokenizer), 124_356_864
+    found = [one for one in alternatives(config, 1, vocab, ("1f1b",)) if one.name == ("none", 1, "1f1b", 2)]
+    device, host = found
+    assert (device.config, host.config.optim.state) == (config, "host")
+    # 12 bytes a parameter in each direction, both at once, over 50 GB/s; operations leave positions and norms out.
+    assert host.seconds - device.seconds == pytest.approx(12 * parameters / 50e9, rel=0.01)
+    # A bucket is an eighth of the parameters, unless a smaller one is set.
+    assert host.config.optim.bucket % 128 == 0
+    assert host.config.optim.bucket == pytest.approx(parameters / 8, rel=0.01)
+    then = expect(host.config, host.layout, vocab, "cuda")
+    kinds = then.ranks[0]
+    assert (kinds.weights, kinds.gradients) == (2 * parameters, 2 * parameters)
+    assert (kinds.optimizer, then.host) == (16 * host.config.optim.bucket, (12 * parameters,))
+    small = parse([*argv, "--set", "optim.bucket=1000"])
+    others = [one for one in alternatives(small, 1, vocab, ("1f1b",)) if one.config.optim.state == "host"]
+    assert {one.config.optim.bucket for one in others} == {1000}
+
+
+def test_what_updates_whole_tensors_and_what_has_no_other_memory_keep_their_states() -> None:
+    for argv, device in ((["--optimizer", "lamb"], "cuda"), ([], "cpu")):
+        found = alternatives(parse(argv), 1, 256, ("1f1b",), device)
+        assert {one.config.optim.state for one in found} == {"device"}
+    back = alternatives(parse(["--set", "optim.state=host"]), 1, 256, ("1f1b",))
+    assert {one.config.optim.state for one in back} == {"device", "host"}
+    assert {one.config.optim.bucket for one in back} == {16_000_000}
 
 
 def test_nothing_fits_into_nothing() -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
+from holdfast.trainer.optim.buckets import GradientMeans
 from holdfast.trainer.pipeline.messages import Messages, Way
 from holdfast.trainer.pipeline.pieces import Piece, Pieces
 from holdfast.trainer.pipeline.shared_state import SharedState
@@ -71,6 +72,10 @@ class Executor:
     def states(self) -> Iterator[SharedState]:
         """Of its stages."""
         return (stage.state for stage in self._stages.values())
+
+    def late(self) -> list[GradientMeans]:
+        """Of its stages: gradients that replicas still sum when `step` returns, if there are such."""
+        return [late for state in self.states() if (late := state.late) is not None]
 
     def prefetch(self) -> None:
         """Start the first gathering of a step, before its data is there. `step` goes on with it."""

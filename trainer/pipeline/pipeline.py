@@ -145,6 +145,7 @@ def sharing_of(
         crowded,
         make_means,
         mesh.layout.dp if mesh.layout.pipes > 1 else 0,
+        config.optim.reduce_pieces * config.optim.bucket,
     )
 
 

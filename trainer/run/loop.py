@@ -82,7 +82,7 @@ class Trainer:
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
         rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
-        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows)
+        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows, self.executor.late())
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
@@ -113,6 +113,7 @@ class Trainer:
         """
         self._pending = None
         self.gradients(step)
+        self.optimizer.update_beside(step)
         if self._pending is None:
             squares = None if self.optimizer.holds_all else self.optimizer.squares()
             self._pending = start_sum(self._share(), squares, self.votes(step + 1))

@@ -13,6 +13,7 @@ STAGE_AWARE = "stage-aware"
 """The other value of train.recompute, for all stages together."""
 SMALLEST_BUCKET = 128
 """Two halves of `UNIT` elements, as trainer/optim/host/cuts.py has it."""
+OFF = "leave optim.reduce_pieces = 0"
 _MOST = 1 << 20
 """No model or job is laid over more of anything."""
 
@@ -23,6 +24,7 @@ def check(config: Config) -> None:
     _check_model(config.model)
     _check_choices(config)
     _check_state(config.optim)
+    _check_pieces(config)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
 
@@ -167,6 +169,32 @@ def _check_state(optim: OptimConfig) -> None:
         raise ConfigError(
             f"optim.state = host updates some elements at a time, and optim.name = {optim.name} needs whole tensors; "
             f"set optim.state = device, or optim.name to one of {able}"
+        )
+
+
+def _check_pieces(config: Config) -> None:
+    """Whether the update can begin before all gradients have come."""
+    optim, name = config.optim, f"optim.reduce_pieces = {config.optim.reduce_pieces}"
+    if optim.reduce_pieces < 0:
+        raise ConfigError(f"optim.reduce_pieces is {optim.reduce_pieces}: must be 0 or more buckets")
+    if not optim.reduce_pieces:
+        return
+    if optim.state != "host":
+        raise ConfigError(f"{name} counts buckets, and optim.state = device has none; set optim.state = host, or {OFF}")
+    if config.parallel.zero:
+        raise ConfigError(
+            f"{name} is for gradients that every replica has whole, and parallel.zero = {config.parallel.zero} shares "
+            f"them out; set parallel.zero = 0, or {OFF}"
+        )
+    if optim.clip_norm:
+        raise ConfigError(
+            f"{name} updates before all gradients are there, and optim.clip_norm = {optim.clip_norm} needs the norm of "
+            f"all; set optim.clip_norm = 0, or {OFF}"
+        )
+    if config.train.on_nonfinite == "skip":
+        raise ConfigError(
+            f"{name} updates before all gradients are there, and train.on_nonfinite = skip may undo nothing; "
+            f"set train.on_nonfinite = stop, or {OFF}"
         )
 
 

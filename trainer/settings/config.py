@@ -156,6 +156,10 @@ class OptimConfig:
     bucket: int = 16_000_000
     """With state = host: elements that fit on the device, in two halves: one is copied while the other is updated.
     Higher takes more device memory, lower makes more and shorter copies. 128 or more."""
+    reduce_pieces: int = 0
+    """With state = host and parallel.zero = 0: replicas sum gradients in pieces of this many buckets, and a bucket is
+    updated when its own have come, while the next ones are on their way (AxoNN). 0: the update begins when all have
+    come. It needs clip_norm = 0 and train.on_nonfinite = stop: what decides on the update must not come last."""
     lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.95

@@ -104,6 +104,7 @@ class Trainer:
         self._losses.clear()
         with accumulate.watching(self.optimizer.watchers()):
             self.executor.step(inputs, targets)
+        self._say_moved()
         self.optimizer.collect()
 
     def step(self, step: int) -> Totals:
@@ -128,6 +129,14 @@ class Trainer:
                 probe.step(step, loss=math.nan)
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
         return totals
+
+    def _say_moved(self) -> None:
+        """Where activations go to the host: what that moves, by one of each stage's replicas."""
+        offload = self.executor.offload
+        if offload is None or self.mesh.dp_rank or self.mesh.tp_rank:
+            return
+        if news := offload.news(self.mesh.pp_rank):
+            print(news, flush=True)
 
     def _riding(self) -> torch.Tensor:
         return riding(self._share(), self.votes(self.moment.step + 1))

@@ -25,6 +25,7 @@ def check(config: Config) -> None:
     _check_choices(config)
     _check_state(config.optim)
     _check_pieces(config)
+    _check_activations(config)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
 
@@ -195,6 +196,27 @@ def _check_pieces(config: Config) -> None:
         raise ConfigError(
             f"{name} updates before all gradients are there, and train.on_nonfinite = skip may undo nothing; "
             f"set train.on_nonfinite = stop, or {OFF}"
+        )
+
+
+def _check_activations(config: Config) -> None:
+    """Whether what layers save can go to host memory."""
+    train, name = config.train, "train.activations = host"
+    if train.activation_bytes < 0:
+        raise ConfigError(f"train.activation_bytes is {train.activation_bytes}: must be 0 or more")
+    if train.activations == "device":
+        return
+    if not train.activation_bytes:
+        raise ConfigError(f"{name} needs to know how much stays: set train.activation_bytes to a number of bytes")
+    if SCHEDULES[config.parallel.schedule].is_message_driven:
+        raise ConfigError(
+            f"{name} goes by what is computed next, and {config.parallel.schedule} decides that in the run; "
+            "set parallel.schedule = 1f1b, or train.activations = device"
+        )
+    if config.parallel.zero == 3:
+        raise ConfigError(
+            f"{name} must know parameters from activations, and parallel.zero = 3 gathers them in between; "
+            "set parallel.zero to 2 or less, or train.activations = device"
         )
 
 

@@ -226,6 +226,11 @@ class TrainConfig:
     """Activations that backward recomputes: none, selective (attention and the non-linearity), full (whole layers, of
     which each keeps its input) or cell (whole stages, of which each keeps its input); one value for all stages, or one
     for each: `full,none`. stage-aware: each stage as many layers as makes all ranks hold equally many bytes."""
+    activations: Literal["device", "host"] = "device"
+    """Where what layers save for backward is until then. host: on the device as much as activation_bytes, the rest in
+    host memory: what backward needs last leaves first. Losses are the same, bit for bit."""
+    activation_bytes: int = 0
+    """With activations = host: bytes of them on each rank's device at most."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A step whose loss or gradients are not finite ends the run, or is skipped."""
     max_skips: int = 10

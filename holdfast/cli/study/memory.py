@@ -133,7 +133,9 @@ class _Found:
             f"{output.size(self.paper)} a rank by the ZeRO paper's count of model states"
         )
         if most := max(expected.host):
-            output.say(f"optimizer states in host memory: {output.size(most)} on the rank with the most")
+            what = ["optimizer states"] * (self.config.optim.state == "host")
+            what += ["activations"] * (self.config.train.activations == "host")
+            output.say(f"{' and '.join(what)} in host memory: {output.size(most)} on the rank with the most")
         if self.limit is not None:
             verdict = "fits" if self.fits(expected) else "does not fit"
             output.say(

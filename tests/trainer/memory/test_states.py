@@ -87,6 +87,25 @@ def test_a_pipeline_holds_as_many_micro_batches_as_are_under_way() -> None:
         assert kinds.activations == (4 - rank) * (layer + boundary)
 
 
+def test_activations_beyond_the_cap_are_in_host_memory() -> None:
+    plain = expected("--pp", "2")
+
+    def capped(room: int) -> Expected:
+        argv = ["train.activations=host", f"train.activation_bytes={room}"]
+        return expected("--pp", "2", *(word for setting in argv for word in ("--set", setting)))
+
+    whole = plain.ranks[0].activations
+    # Two micro-batches are under way: with room for less than two, one leaves, and the host has both when they change.
+    found = capped(whole * 3 // 4)
+    one = whole - found.ranks[0].activations
+    assert 0 < one <= whole // 2
+    assert found.host[0] == 2 * one
+    assert (found.ranks[1], found.host[1]) == (plain.ranks[1], 0), "the last rank never has two"
+    assert (capped(whole).ranks, capped(whole).host) == (plain.ranks, (0, 0))
+    with pytest.raises(ConfigError, match=r"activation_bytes is 1000: a computation saves \d+ bytes at once; raise it"):
+        capped(1000)
+
+
 def test_tensor_parallelism_divides_matrices_and_not_norms() -> None:
     alone, split = (expected("--tp", tp, "--set", "model.tied=true").ranks[0].weights for tp in ("1", "8"))
     h, matrices = 128, 4 * 12 * 128 * 128

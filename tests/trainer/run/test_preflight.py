@@ -16,6 +16,7 @@ from holdfast.trainer.run.preflight import check_job
 
 UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
 
+AWAY = ["--set", "train.activations=host", "--set", "train.activation_bytes=100000", "--set"]
 PIECES = ["--dp", "2", "--set", "parallel.zero=0", "--set", "optim.state=host", "--set", "optim.clip_norm=0"]
 PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
 
@@ -100,6 +101,10 @@ PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
         ([*PIECES, "model.tied=true", "--pp", "2"], 4, "has a tied table whose stages add up after all"),
         ([*PIECES, "parallel.schedule=chimera", "--pp", "2"], 4, "needs one pipe, and the schedule has 2"),
         (["--set", "optim.reduce_pieces=-1"], 1, "optim.reduce_pieces is -1: must be 0 or more buckets"),
+        (["--set", "train.activations=host"], 1, "set train.activation_bytes to a number of bytes"),
+        ([*AWAY, "parallel.schedule=axonn", "--pp", "2"], 2, "axonn decides that in the run; set parallel.schedule"),
+        ([*AWAY, "parallel.zero=3", "--dp", "2"], 2, "set parallel.zero to 2 or less, or train.activations = device"),
+        (["--set", "train.activation_bytes=-1"], 1, "train.activation_bytes is -1: must be 0 or more"),
         (["--set", "optim.bucket=127"], 1, "optim.bucket is 127: must be 128 or more elements"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),

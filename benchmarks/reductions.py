@@ -8,6 +8,9 @@ those of a rank's stages take `--ms` together. Reading data takes 1.5 times as l
 need be exposed than 1/V of the sums, those of the last stage, and none of the first gathering (MegaScale, 3.2). Waiting
 is rank 0's; `exposed` is its step less that of the same job over a link that takes no time.
 
+`host` and `host pieces` update states in host memory, by buckets that take together as long as the link: after all
+sums, or with `optim.reduce_pieces` each as soon as its piece has come (AxoNN, IPDPS 2022).
+
 Chimera has four ranks and micro-batches in one pair of pipes, or with dp 2 two ranks. Of a rank's two sums, `end`
 exposes both, `eager` and `eager-opt` the one of the stage that ends last (Li and Hoefler, SC 2021). Two ranks have no
 bubble, so there `eager-opt` is `end`.
@@ -31,6 +34,9 @@ from trainer_cpu import forked, store
 from holdfast.trainer.preload import preload
 
 RANKS, REPLICAS, MICRO_BATCHES = 4, 2, 4
+HOST = [
+    "parallel.zero=0", "parallel.schedule=interleaved", "optim.state=host", "optim.clip_norm=0", "optim.bucket=100000",
+]  # fmt: skip
 CASES: dict[str, list[str]] = {
     "zero 0": ["parallel.zero=0", "parallel.schedule=interleaved"],
     "zero 1": ["parallel.zero=1", "parallel.schedule=interleaved"],
@@ -40,6 +46,8 @@ CASES: dict[str, list[str]] = {
     "bfs zero 3 live 2": [
         "parallel.zero=3", "parallel.zero_unit=stage", "parallel.schedule=bfs", "parallel.zero_live=2",
     ],
+    "host": HOST,
+    "host pieces": [*HOST, "optim.reduce_pieces=1"],
     **{
         f"chimera zero {zero} {sync}": [
             f"parallel.zero={zero}", f"parallel.replica_sync={sync}", "parallel.schedule=chimera", "parallel.chunks=2",
@@ -87,7 +95,8 @@ def train(folder: Path, options: argparse.Namespace, case: str, is_free: bool, r
     trainer = loop.Trainer(config, mesh, corpus)
     sizes = [sum(p.numel() * p.element_size() for p in stage.parameters()) for stage in trainer.stages]
     stage_s = options.ms / 1000 / len(trainer.stages)
-    link, waited = slowed(trainer, math.inf if is_free else 1000 * sum(sizes) / options.ms, stage_s)
+    bucket_s = options.ms / 1000 * config.optim.bucket / 2 * 4 / sum(sizes)
+    link, waited = slowed(trainer, math.inf if is_free else 1000 * sum(sizes) / options.ms, stage_s, bucket_s)
     found = []
     for step in range(1 + options.steps):
         waited.clear()
@@ -129,11 +138,12 @@ class Link:
         return used
 
 
-def slowed(trainer: Any, bytes_per_s: float, stage_s: float) -> tuple[Link, dict[str, float]]:
+def slowed(trainer: Any, bytes_per_s: float, stage_s: float, bucket_s: float) -> tuple[Link, dict[str, float]]:
     """The trainer's collectives go over the link, and its computations sleep. Seconds are noted by name."""
     import torch
     import torch.distributed as dist
 
+    from holdfast.trainer.optim.host.states import HostStates
     from holdfast.trainer.pipeline.stage import Stage
     from holdfast.trainer.telemetry import spans
 
@@ -169,6 +179,7 @@ def slowed(trainer: Any, bytes_per_s: float, stage_s: float) -> tuple[Link, dict
 
     sleeping(Stage, "forward", 0.75 * stage_s)
     sleeping(Stage, "backward", 1.5 * stage_s)
+    sleeping(HostStates, "_elements", bucket_s)
     sleeping(type(trainer.feed), "read", 1.5 * stage_s)
     original = spans.operation
 

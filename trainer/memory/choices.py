@@ -1,7 +1,8 @@
 """Which other settings hold less, in order of what a step of each costs. Pure but for the counts of `expected`.
 
 Costs are seconds of a step on a stated machine: computation by the schedule's simulated makespan, what is computed
-again, and what replicas send for ZeRO, none of it hidden. They order alternatives, and promise nothing.
+again, what replicas send for ZeRO, and what goes between device and host, none of it hidden. They order alternatives,
+and promise nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.memory.expected import Expected, computed, expect
-from holdfast.trainer.memory.states import WORD
+from holdfast.trainer.memory.states import WORD, words
 from holdfast.trainer.report.meters import model_flops
-from holdfast.trainer.settings.checks import RECOMPUTE, STAGE_AWARE
+from holdfast.trainer.settings.checks import RECOMPUTE, SMALLEST_BUCKET, STAGE_AWARE
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan
+from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 FLOPS = 400e12
 """Of a GPU in a second, as large matrices reach on an H100 in bfloat16."""
 BANDWIDTH = 50e9
 """Bytes that a GPU sends to other nodes in a second: 400 Gbit/s each."""
+HOST_BANDWIDTH = 50e9
+"""Bytes that a GPU and its host copy in a second, in each direction at once: PCIe 5.0 x16, less its protocol."""
+BUCKETS = 8
+"""Of a rank's parameters, at the least, where a bucket is proposed: its room is then an eighth of the states."""
 SMALLER = 1.05
 """What half as many samples in a micro-batch cost: smaller matrices reach less of the machine."""
 MOST_ACTIONS = 15_000
@@ -49,14 +55,17 @@ class Choice:
         return config.train.recompute, config.parallel.zero, config.parallel.schedule, config.train.micro_batch_size
 
 
-def alternatives(config: Config, world: int, vocab: int, schedules: Collection[str] = tuple(SCHEDULES)) -> list[Choice]:
+def alternatives(
+    config: Config, world: int, vocab: int, schedules: Collection[str] = tuple(SCHEDULES), device: str = "cuda"
+) -> list[Choice]:
     """All that could be set instead, the cheapest first, with the chosen settings among them.
 
-    Recompute, ZeRO, schedule (of those given) and micro-batch size vary; the layout, the model and the samples of a
-    step stay. Of equal cost, what changes least comes first.
+    Recompute, ZeRO, schedule (of those given), micro-batch size and where optimizer states are vary; the layout, the
+    model and the samples of a step stay. On a "cpu" states stay where they are: its memory is the host's. Of equal
+    cost, what changes least comes first.
     """
     found = []
-    for one in _variants(config, schedules):
+    for one in _variants(config, schedules, _places(config, device)):
         try:
             layout = plan(one, world, vocab)
         except ConfigError:
@@ -64,6 +73,8 @@ def alternatives(config: Config, world: int, vocab: int, schedules: Collection[s
         if layout.replicas == 1 and one.parallel.zero != config.parallel.zero:
             continue  # there is nothing to share
         computations = _computed(one, layout)
+        if one.optim.state != config.optim.state == "device":
+            one = replace(one, optim=replace(one.optim, bucket=_bucket(one, layout, vocab)))
         if computations is not None:
             smaller = SMALLER ** math.log2(config.train.micro_batch_size / one.train.micro_batch_size)
             # Sums differ in their last digits where costs are the same.
@@ -81,7 +92,7 @@ def next_that_fits(
     schedules: Collection[str] = tuple(SCHEDULES),
 ) -> tuple[Choice, Expected] | None:
     """The cheapest whose fullest rank needs no more than `limit` bytes; None if none does."""
-    for choice in alternatives(config, world, vocab, schedules):
+    for choice in alternatives(config, world, vocab, schedules, device):
         expected = expect(choice.config, choice.layout, vocab, device)
         if expected.needs <= limit:
             return choice, expected
@@ -93,7 +104,7 @@ def settings_of(choice: Choice, config: Config) -> list[str]:
     keys = (
         ("train", "recompute"), ("parallel", "zero"), ("parallel", "zero_unit"), ("parallel", "zero_live"),
         ("parallel", "zero_reduce"), ("parallel", "schedule"), ("parallel", "chunks"), ("parallel", "in_flight"),
-        ("train", "micro_batch_size"), ("train", "micro_batches"),
+        ("train", "micro_batch_size"), ("train", "micro_batches"), ("optim", "state"), ("optim", "bucket"),
     )  # fmt: skip
     found = []
     for section, key in keys:
@@ -116,7 +127,7 @@ def cost(config: Config, layout: TrainerLayout, vocab: int, computations: Plan) 
     # A forward of all of a rank's layers, for one micro-batch.
     forward = flops.model / 3 / FLOPS / layout.world / layout.local_micro_batches
     makespan = _makespan(computations, round(backward, 3), layout.stages // layout.pp)
-    return makespan * forward + _replicas(config, layout, flops.model, samples)
+    return makespan * forward + _replicas(config, layout, flops.model, samples) + _copies(config, layout, vocab)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -140,7 +151,38 @@ def _replicas(config: Config, layout: TrainerLayout, flops: float, samples: int)
     return times * parameters * WORD[config.train.dtype] * (layout.replicas - 1) / layout.replicas / BANDWIDTH
 
 
-def _variants(config: Config, schedules: Collection[str]) -> Iterator[Config]:
+def _copies(config: Config, layout: TrainerLayout, vocab: int) -> float:
+    """Seconds for states that come from the host and go back, both ways at once."""
+    if config.optim.state == "device":
+        return 0.0
+    return words(config).optimizer * _updated(config, layout, vocab) / HOST_BANDWIDTH
+
+
+def _updated(config: Config, layout: TrainerLayout, vocab: int) -> float:
+    """Parameters that a rank updates, from operations: 6 each and token, but for attention's own.
+
+    Near enough to order alternatives: what is in no matrix is left out.
+    """
+    flops = model_flops(config.model, vocab, config.data.seq_len, 1, "selective")
+    of_matrices = flops.model - 3 * (flops.hardware - flops.model)
+    shards = layout.replicas if config.parallel.zero else 1
+    return of_matrices / 6 / config.data.seq_len / (layout.pp * layout.tp * shards)
+
+
+def _bucket(config: Config, layout: TrainerLayout, vocab: int) -> int:
+    """The one that is set, or a smaller one, so that the room for it is little beside the states."""
+    proposed = int(_updated(config, layout, vocab)) // BUCKETS // SMALLEST_BUCKET * SMALLEST_BUCKET
+    return min(config.optim.bucket, max(SMALLEST_BUCKET, proposed))
+
+
+def _places(config: Config, device: str) -> list[str]:
+    """Where optimizer states can be."""
+    if device == "cpu" or not OPTIMIZERS[config.optim.name].elementwise:
+        return [config.optim.state]
+    return list(dict.fromkeys([config.optim.state, "device", "host"]))
+
+
+def _variants(config: Config, schedules: Collection[str], places: Collection[str]) -> Iterator[Config]:
     chosen = config.train.micro_batch_size
     sizes = [chosen] + [chosen // by for by in (2, 4) if chosen % by == 0]
     zeros = dict.fromkeys([config.parallel.zero, *range(4)])
@@ -153,7 +195,9 @@ def _variants(config: Config, schedules: Collection[str]) -> Iterator[Config]:
                 for recompute in recomputes:
                     if recompute == STAGE_AWARE and schedule != config.parallel.schedule:
                         continue  # takes a second to work out
-                    yield replace(config, parallel=parallel, train=replace(train, recompute=recompute))
+                    found = replace(config, parallel=parallel, train=replace(train, recompute=recompute))
+                    for place in places:
+                        yield replace(found, optim=replace(found.optim, state=place))  # type: ignore[arg-type]  # it is
 
 
 def _parallel(config: Config, schedule: str, zero: int) -> ParallelConfig:
@@ -191,7 +235,8 @@ def _changes(config: Config, chosen: Config) -> tuple[int, ...]:
         (recompute != chosen.train.recompute)
         + (config.parallel.zero != chosen.parallel.zero)
         + (config.parallel.schedule != chosen.parallel.schedule)
-        + (config.train.micro_batch_size != chosen.train.micro_batch_size),
+        + (config.train.micro_batch_size != chosen.train.micro_batch_size)
+        + (config.optim.state != chosen.optim.state),
         order.index(recompute) if recompute in order else 0,
         config.parallel.zero,
     )

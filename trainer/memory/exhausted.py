@@ -42,7 +42,8 @@ def explain(config: Config, launch: Launch, error: BaseException) -> tuple[list[
     text += f" of {size(capacity)}" if capacity else ""
     found = next_that_fits(config, launch.world, vocab, device, limit, (config.parallel.schedule,))
     if found is None:
-        return table(expected), f"{text}; no recompute, ZeRO stage or micro-batch size needs less: raise pp or tp"
+        text += "; no recompute, ZeRO stage, micro-batch size or place of optimizer states needs less: raise pp or tp"
+        return table(expected), text
     choice, then = found
     flags = " ".join(f"--set {setting}" for setting in settings_of(choice, config))
     return table(expected), f"{text}; next that fits: {flags} ({size(then.needs)})"

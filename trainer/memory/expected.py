@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
+from holdfast.plan.cache.arena import ArenaFullError
 from holdfast.plan.memory import peak
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Layers, Mesh, Op, Order, Plan
 from holdfast.plan.recompute import Kept, StageBytes, stage_aware
 from holdfast.trainer.memory.activations import Activations, count
 from holdfast.trainer.memory.states import Parameters, States, curvature, states
 from holdfast.trainer.optim.traffic import HeldParameter, held_by
+from holdfast.trainer.pipeline.offload.blocks import traffic, uses_of
+from holdfast.trainer.pipeline.pieces import Pieces
 from holdfast.trainer.pipeline.pipeline import computations_of
 from holdfast.trainer.pipeline.recompute import kinds
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
@@ -59,7 +62,7 @@ class Expected:
     plan: Plan
     """The computations alone."""
     host: tuple[int, ...] = ()
-    """By pipeline rank: what the optimizer keeps in host memory, in no kind."""
+    """By pipeline rank: optimizer states and activations in host memory, in no kind."""
 
     @property
     def most(self) -> int:
@@ -95,8 +98,9 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
         names = [(one.name, one.shape) for stage in own for one in shapes[stage]]
         beside = curvature(config, names, layout.replicas)
         of_rank = replace(of_rank, optimizer=of_rank.optimizer + beside)
-        host.append(of_rank.host)
-        ranks.append(_kinds(of_rank, held, order, own, device))
+        activations, away = held.most(order, computations)
+        host.append(of_rank.host + away)
+        ranks.append(_kinds(of_rank, held, order, own, device, activations))
     parameters_once = sum(p.elements(1) for p in _once(shapes))
     return Expected(layout, tuple(ranks), parameters_once, computations, tuple(host))
 
@@ -127,6 +131,37 @@ class _Held:
     ) -> None:
         self.config, self.layout, self.sizes = config, layout, sizes
         self._stages, self._kept = stages, kept
+
+    def most(self, order: Order, plan: Plan) -> tuple[int, int]:
+        """Activations on the device, and in host memory, where a rank has the most of them."""
+        train = self.config.train
+        if train.activations == "device":
+            return round(peak(order, self.activations, self.inputs)), 0
+        pieces = Pieces(plan)
+        uses = uses_of(order, pieces.of)
+        sizes = {
+            (pipe, stage, piece): round(self._saved(stage, piece[0]) / pieces.count(piece[0]))
+            for one in uses
+            for pipe, stage, piece in one.made
+        }
+        try:
+            moved = traffic(uses, sizes, train.activation_bytes)
+        except ArenaFullError:
+            at_once = max(sum(sizes[block] for block in one.made + one.needed) for one in uses)
+            raise ConfigError(
+                f"train.activation_bytes is {train.activation_bytes}: a computation saves {at_once} bytes at once; "
+                "raise it to that, or lower train.micro_batch_size"
+            ) from None
+        return round(peak(order, self._stays, self.inputs)) + moved.device, moved.host
+
+    def _stays(self, action: Action) -> float:
+        """What comes in and what goes out is never moved."""
+        ends = (action.stage > 0) + (action.stage < self.layout.stages - 1)
+        return self.sizes.boundary * ends * float(action.share)
+
+    def _saved(self, stage: int, micro_batch: int) -> int:
+        ends = (stage > 0) + (stage < self.layout.stages - 1)
+        return self._of(stage, micro_batch) - self.sizes.boundary * ends
 
     def activations(self, action: Action) -> float:
         """Of a forward, or of a recompute of a whole stage."""
@@ -168,8 +203,7 @@ def _stage(config: Config, layout: TrainerLayout, sizes: Activations, stage: int
     return sizes.of_stage(layers, stage == 0, stage == layout.stages - 1)
 
 
-def _kinds(own: States, held: _Held, order: Order, stages: Sequence[int], device: str) -> Kinds:
-    activations = round(peak(order, held.activations, held.inputs))
+def _kinds(own: States, held: _Held, order: Order, stages: Sequence[int], device: str, activations: int) -> Kinds:
     under_way = held.passing(stages) + own.beside + _messages(held, order, device) + _inputs(held, stages)
     buffers = max(under_way, own.at_end - activations)
     return Kinds(own.weights, own.gradients, own.optimizer, activations, own.gathered, buffers)

@@ -81,7 +81,10 @@ class Gauge:
         gradients = (grad for state in self._executor.states() for grad in state.gradients())
         self._gradients = max(self._gradients, num_bytes(gradients))
         kept = (x for x in self._executor.kept() if x.is_floating_point() and not self._saved.has(x))
-        self._activations = max(self._activations, self._saved.bytes + num_bytes(kept))
+        # With an `offload`, it has what graphs save.
+        offload = self._executor.offload
+        saved = self._saved.bytes + (0 if offload is None else offload.held)
+        self._activations = max(self._activations, saved + num_bytes(kept))
 
 
 class _Saved(Saved):

@@ -26,7 +26,11 @@ def cut(sizes: Sequence[int], fewest: int = FEWEST) -> list[range]:
     >>> cut([9 << 20, 9 << 20, 9 << 20, 9 << 20])
     [range(0, 2), range(2, 4)]
     """
-    limit = min(LARGEST, max(SMALLEST, sum(sizes) // fewest))
+    return cut_at(sizes, min(LARGEST, max(SMALLEST, sum(sizes) // fewest)))
+
+
+def cut_at(sizes: Sequence[int], limit: int) -> list[range]:
+    """The same, with so many bytes together at most, unless one alone has more."""
     found: list[range] = []
     first = held = 0
     for place, size in enumerate(sizes):
@@ -62,7 +66,9 @@ class _Bucket:
         self.missing = set(range(len(self.parameters)))
         self.slots: tuple[Tensor, ...] = ()  # by parameter, then the piggybacked ones
         self.flat: Tensor | None = None
-        self.work: dist.Work | None = None
+        self.works: list[dist.Work] = []
+        self.came = 0
+        """How many of them have been waited for."""
 
     def put(self, place: int, ranks: int) -> None:
         """Take this parameter's share of the mean."""
@@ -84,15 +90,45 @@ class _Bucket:
         self.slots = torch.split(self.flat, sizes)
         self.slots[-1].copy_(along)
 
-    def give(self) -> None:
-        """The means to the parameters that do not hold them already."""
+    def send(self, group: dist.ProcessGroup, piece: int) -> None:
+        """Sum over replicas: as one, or in pieces of so many elements, which come in order."""
+        assert self.flat is not None
+        parts = torch.split(self.flat, piece) if piece else (self.flat,)
+        self.works = [dist.all_reduce(part, group=group, async_op=True) for part in parts]
+
+    def bring(self, stop: int, piece: int) -> None:
+        """Wait for the pieces with the first `stop` elements, and hand out what they hold."""
+        while self.lacks(stop, piece):
+            self.works[self.came].wait()
+            self._give(self.came * piece, (self.came + 1) * piece if piece else sum(self.sizes))
+            self.came += 1
+
+    def lacks(self, stop: int, piece: int) -> bool:
+        """Whether some of the first `stop` elements have not been waited for."""
+        return self.came < len(self.works) and self.came * (piece or stop) < stop
+
+    def finish(self, piece: int) -> None:
+        """Wait for all, hand out all, and be ready for the next step."""
+        assert self.flat is not None
+        self.bring(self.flat.numel(), piece)
         if self.piggybacked is not None:
             self.piggybacked.report(self.slots[-1].clone())  # what is kept of it must not keep the bucket
+        self.clear()
+
+    def _give(self, start: int, stop: int) -> None:
+        """Means of these elements to the parameters that do not hold them already."""
+        begin = 0
         for parameter, slot in zip(self.parameters, self.slots[:-1], strict=True):
-            if not _is_plain(parameter, self.wide):
-                assert parameter.grad is not None
-                grad = _local(parameter.grad)
+            first, last = max(start - begin, 0), min(stop - begin, slot.numel())
+            begin += slot.numel()
+            if first >= last or _is_plain(parameter, self.wide):
+                continue
+            assert parameter.grad is not None
+            grad = _local(parameter.grad)
+            if last - first == slot.numel():
                 grad.copy_(slot.view_as(grad))
+            else:
+                grad.view(-1)[first:last].copy_(slot[first:last])
 
 
 class GradientMeans:
@@ -108,11 +144,13 @@ class GradientMeans:
         piggybacked: PiggybackedReductions | None = None,
         fewest: int = FEWEST,
         divisor: int = 0,
+        piece: int = 0,
     ) -> None:
         """`parameters` in the order of forward: backward is done with the last of them first. `fewest`: see FEWEST; on
-        all replicas the same. `divisor`: of the sum, where it is not the number of replicas.
+        all replicas the same. `divisor`: of the sum, where it is not the number of replicas. `piece`: elements that are
+        summed at once, for who waits for a few of them (`bring`); 0: a bucket's.
         """
-        self._group = group
+        self._group, self._piece = group, piece
         self._divisor = divisor or group.size()
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
@@ -120,8 +158,13 @@ class GradientMeans:
         self._num_bytes = sum(sizes)
         self._buckets = [
             _Bucket(order[p.start : p.stop], wides[p.start], piggybacked if p.stop == len(order) else None)
-            for p in cut(sizes, fewest)
+            for p in (cut_at(sizes, piece * max(wide.itemsize for wide in wides)) if piece else cut(sizes, fewest))
         ]
+        self._places = {
+            id(parameter): (bucket, sum(bucket.sizes[:place]))
+            for bucket in self._buckets
+            for place, parameter in enumerate(bucket.parameters)
+        }
         self._sent = 0
         self._is_last = False
         for bucket in self._buckets:
@@ -152,11 +195,22 @@ class GradientMeans:
         self.begin()
         with torch.no_grad():
             for bucket in self._buckets:
-                assert bucket.work is not None
-                bucket.work.wait()
-                bucket.give()
-                bucket.clear()
+                bucket.finish(self._piece)
         self._sent = 0
+
+    def has(self, parameter: nn.Parameter) -> bool:
+        """Whether it is one of these."""
+        return id(parameter) in self._places
+
+    def lacks(self, parameter: nn.Parameter, stop: int) -> bool:
+        """Whether `bring` would wait."""
+        bucket, start = self._places[id(parameter)]
+        return bucket.lacks(start + stop, self._piece)
+
+    def bring(self, parameter: nn.Parameter, stop: int) -> None:
+        """Wait until the parameter's gradient holds the means of its first `stop` elements. Behind `begin`."""
+        bucket, start = self._places[id(parameter)]
+        bucket.bring(start + stop, self._piece)
 
     def _final(self, bucket: _Bucket, place: int, parameter: nn.Parameter) -> None:
         if self._is_last:
@@ -167,7 +221,7 @@ class GradientMeans:
 
     def _send(self) -> None:
         while self._sent < len(self._buckets) and not (bucket := self._buckets[self._sent]).missing:
-            bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+            bucket.send(self._group, self._piece)
             self._sent += 1
 
 

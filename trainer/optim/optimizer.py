@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.plan.plan import Op
 from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.optim.buckets import GradientMeans
 from holdfast.trainer.optim.host.states import HostStates
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.states import DeviceStates, States
@@ -31,11 +32,17 @@ class Optimizer:
     """Updates slices. The learning rate is a function of the step, counted from 0."""
 
     def __init__(
-        self, config: OptimConfig, slices: Sequence[Slice], mesh: RankMesh, sums: Callable[[], None], rows: int = 0
+        self,
+        config: OptimConfig,
+        slices: Sequence[Slice],
+        mesh: RankMesh,
+        sums: Callable[[], None],
+        rows: int = 0,
+        late: Sequence[GradientMeans] = (),
     ) -> None:
-        """`sums` completes gradients of which other ranks have a part; `rows`: tokens of this rank in a step. Called by
-        all ranks together."""
-        self.config, self.all, self._sums = config, list(slices), sums
+        """`sums` completes gradients of which other ranks have a part; `rows`: tokens of this rank in a step; `late`:
+        gradients that are still on their way when the update begins. Called by all ranks together."""
+        self.config, self.all, self._sums, self._late = config, list(slices), sums, late
         self._stages = mesh.layout.held_by(mesh.pp_rank)
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
         self.slices = [piece for piece in slices if piece.shard.numel()]
@@ -69,8 +76,32 @@ class Optimizer:
         with torch.no_grad():
             for piece in self.slices:
                 grad = piece.parameter.grad
+                if self._late and grad is not None and not grad.is_contiguous():
+                    # What has not come yet could not be handed out to a copy.
+                    grad = piece.parameter.grad = grad.contiguous()
                 piece.shard.grad = grad.to_local() if isinstance(grad, DTensor) else grad
             self._sums()
+
+    def update_beside(self, step: int) -> None:
+        """With `late` gradients: update each bucket as they come. Afterwards all have. A step that then turns out not
+        to be finite has been applied: it must end the run."""
+        if not self._late:
+            return
+        assert isinstance(self.states, HostStates)
+        whose = {id(piece): means for means in self._late for piece in self.all if means.has(piece.parameter)}
+
+        def bring(piece: Slice, stop: int) -> None:
+            means = whose[id(piece)]
+            if not means.lacks(piece.parameter, stop):
+                return
+            with spans.operation("dp:all_reduce"):
+                means.bring(piece.parameter, stop)
+
+        with spans.actions(Op.STEP, self._stages):
+            self.states.update(learning_rate(self.config, step), self.applied, None, None, bring)
+        for means in self._late:
+            with spans.operation("dp:all_reduce", means.num_bytes):
+                means.finish()
 
     def squares(self) -> Tensor:
         """This rank's share of the squared gradient norm: summed over all ranks, or with `holds_all` by itself, it is
@@ -88,6 +119,11 @@ class Optimizer:
         Called by all ranks together.
         """
         sums = pending.wait(self.squares() if self.holds_all else None)
+        if self._late:
+            totals = sums.read()  # `update_beside` did the rest
+            self.applied += totals.is_finite
+            self.drop()
+            return totals
         with spans.actions(Op.STEP, self._stages):
             if self.skips_on_device:
                 self._update(step, self._clipping(sums.norm), sums.bad())

@@ -14,7 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
+from holdfast.trainer.optim.buckets import GradientMeans
 from holdfast.trainer.pipeline.messages import Messages, Way
+from holdfast.trainer.pipeline.offload.offload import Offload
 from holdfast.trainer.pipeline.pieces import Piece, Pieces
 from holdfast.trainer.pipeline.shared_state import SharedState
 from holdfast.trainer.pipeline.stage import Stage
@@ -43,9 +45,11 @@ class Executor:
         like: Tensor,
         back: dist.ProcessGroup | None = None,
         way: Way | None = None,
+        device_bytes: int = 0,
     ) -> None:
         """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this, and
-        gradients go over `back` if it is given. `way`: how a message goes, if not from one rank to another."""
+        gradients go over `back` if it is given. `way`: how a message goes, if not from one rank to another.
+        `device_bytes` of what graphs save stay on the device, the rest goes to the host; 0: all stays."""
         self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
         self._messages = Messages(plan, rank, group, like, self._pieces, back, way)
@@ -53,6 +57,13 @@ class Executor:
         self._again = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
         self._gathers = list(_gathers(order))
         self._todo = list(self._bound(order))
+        self.offload: Offload | None = None
+        """What takes activations to the host and back."""
+        if device_bytes:
+            self.offload = Offload(order, self._pieces.of, device_bytes, like.device)
+            self._todo = [(action, self.offload.around(action, do)) for action, do in self._todo]
+            for stage in stages:
+                stage.offload = self.offload
         self._reduced = [self._stages[a.pipe, a.stage].state for a in order if a.op is Op.REDUCE_GRAD]
         self._under_way: list[SharedState] = []
         self._inputs: dict[Piece, Tensor] = {}
@@ -72,6 +83,10 @@ class Executor:
         """Of its stages."""
         return (stage.state for stage in self._stages.values())
 
+    def late(self) -> list[GradientMeans]:
+        """Of its stages: gradients that replicas still sum when `step` returns, if there are such."""
+        return [late for state in self.states() if (late := state.late) is not None]
+
     def prefetch(self) -> None:
         """Start the first gathering of a step, before its data is there. `step` goes on with it."""
         if self._gathers:
@@ -87,7 +102,11 @@ class Executor:
         self._messages.begin()
         for stage in self._stages.values():
             stage.begin()
+        if self.offload is not None:
+            self.offload.begin()
         self._run()
+        if self.offload is not None:
+            self.offload.finish()
         for state in self._reduced:
             state.finish()
         self._under_way.clear()
@@ -165,7 +184,9 @@ class Executor:
     def _end(self, stage: Stage, outputs: Mapping[Piece, Tensor]) -> None:
         for piece, output in outputs.items():
             share = 1 / self._pieces.count(piece[0])
-            stage.end(piece, self._loss(output, self._targets[piece], share))
+            with stage.recording(piece):
+                loss = self._loss(output, self._targets[piece], share)
+            stage.end(piece, loss)
 
     def _backward(self, stage: Stage, action: Action, pieces: Sequence[Piece], is_last: bool) -> None:
         stage.state.ready()

@@ -103,9 +103,10 @@ def build_executor(
         for (index, pipe), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True)
     ]
     message = boundary(config, mesh.tp_size, mesh.device)
+    room = config.train.activation_bytes if config.train.activations == "host" else 0
     if not SCHEDULES[config.parallel.schedule].is_message_driven:
         way = crossings(config, mesh) if mesh.layout.stage_tp else None
-        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, way=way)
+        return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, way=way, device_bytes=room)
     # NCCL does the messages of a link in one order, and here neither end knows the other one's.
     back = mesh.second_pp_group() if mesh.device.type == "cuda" and mesh.layout.pp > 1 else None
     limit = config.parallel.in_flight or default_limit(mesh.layout.pp)
@@ -145,6 +146,7 @@ def sharing_of(
         crowded,
         make_means,
         mesh.layout.dp if mesh.layout.pipes > 1 else 0,
+        config.optim.reduce_pieces * config.optim.bucket,
     )
 
 

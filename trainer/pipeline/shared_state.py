@@ -52,6 +52,8 @@ class Sharing:
     divisor: int = 0
     """Replicas whose gradients are averaged, where `group` has others as well: those of other pipes have shares of the
     same mean, which are added up. 0: all."""
+    piece: int = 0
+    """Elements that are summed at once where the optimizer itself waits for them, piece by piece. 0: it does not."""
 
 
 class SharedState:
@@ -70,7 +72,7 @@ class SharedState:
             fewest = 1 if sharing.crowded else FEWEST
             if sharing.make_means is None:
                 self._means = GradientMeans(
-                    module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor
+                    module.parameters(), sharing.group, sharing.piggybacked, fewest, sharing.divisor, sharing.piece
                 )
             else:
                 self._means = sharing.make_means(module)
@@ -157,11 +159,18 @@ class SharedState:
         if not self._is_reducing:
             return
         self._is_reducing = False
+        if self.sharing.piece and self._means is not None:
+            return  # the optimizer does, by `late`
         if self._means is None:
             self._finish_reduce_scatter()
         else:
             with spans.operation("pp:all_reduce" if self.sharing.divisor else "dp:all_reduce", self._means.num_bytes):
                 self._means.finish()
+
+    @property
+    def late(self) -> GradientMeans | None:
+        """Means that are still on their way when a step's computations are done."""
+        return self._means if self.sharing.piece and isinstance(self._means, GradientMeans) else None
 
     def _hold_back(self) -> None:
         """Until `reduce`, gradients of whole parameters add up: FSDP neither reduces them nor frees anything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 from holdfast.plan.plan import Action
 from holdfast.trainer.model import accumulate
+from holdfast.trainer.pipeline.offload.offload import Offload
 from holdfast.trainer.pipeline.pieces import Piece
 from holdfast.trainer.pipeline.shared_state import SharedState, Sharing
 from holdfast.trainer.telemetry import spans
@@ -41,6 +43,8 @@ class Stage:
         self.state = SharedState(module, sharing, device)
         self._kept: dict[Piece, _Kept] = {}
         self._graphs = 0
+        self.offload: Offload | None = None
+        """Where what graphs save goes, if not all stays on the device."""
 
     def begin(self) -> None:
         """A step begins."""
@@ -133,9 +137,16 @@ class Stage:
         # The first of a step has nothing to add to; by layer, nothing is kept.
         is_alone = self._graphs == 0 or bool(self.state.sharing.units)
         self._graphs += 1
-        with accumulate.alone(is_alone):
+        with accumulate.alone(is_alone), self.recording(piece, x):
             output: Tensor = self.module(x, piece[0])
         return output
+
+    def recording(self, piece: Piece, *others: Tensor) -> AbstractContextManager[None]:
+        """Around what a piece's graph is made of; memory of `others` stays where it is."""
+        if self.offload is None:
+            return nullcontext()
+        whole = self.state.whole_parameters()
+        return self.offload.recording((self.pipe, self.index, piece), self.module, *others, *whole)
 
 
 def _back(output: Tensor | None, of_output: Tensor | None) -> None:

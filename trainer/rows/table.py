@@ -28,6 +28,7 @@ from holdfast.trainer.rows.row import Row, Technique
 def _axonn() -> Iterator[Row]:
     yield from pipelines.axonn()
     yield from host_states.by_bucket()
+    yield from host_states.beside()
 
 
 def _bagpipe() -> Iterator[Row]:

@@ -82,7 +82,7 @@ class Trainer:
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
         rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
-        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows)
+        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows, self.executor.late())
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
@@ -104,6 +104,7 @@ class Trainer:
         self._losses.clear()
         with accumulate.watching(self.optimizer.watchers()):
             self.executor.step(inputs, targets)
+        self._say_moved()
         self.optimizer.collect()
 
     def step(self, step: int) -> Totals:
@@ -113,6 +114,7 @@ class Trainer:
         """
         self._pending = None
         self.gradients(step)
+        self.optimizer.update_beside(step)
         if self._pending is None:
             squares = None if self.optimizer.holds_all else self.optimizer.squares()
             self._pending = start_sum(self._share(), squares, self.votes(step + 1))
@@ -127,6 +129,14 @@ class Trainer:
                 probe.step(step, loss=math.nan)
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
         return totals
+
+    def _say_moved(self) -> None:
+        """Where activations go to the host: what that moves, by one of each stage's replicas."""
+        offload = self.executor.offload
+        if offload is None or self.mesh.dp_rank or self.mesh.tp_rank:
+            return
+        if news := offload.news(self.mesh.pp_rank):
+            print(news, flush=True)
 
     def _riding(self) -> torch.Tensor:
         return riding(self._share(), self.votes(self.moment.step + 1))

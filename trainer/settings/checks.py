@@ -13,6 +13,7 @@ STAGE_AWARE = "stage-aware"
 """The other value of train.recompute, for all stages together."""
 SMALLEST_BUCKET = 128
 """Two halves of `UNIT` elements, as trainer/optim/host/cuts.py has it."""
+OFF = "leave optim.reduce_pieces = 0"
 _MOST = 1 << 20
 """No model or job is laid over more of anything."""
 
@@ -23,6 +24,8 @@ def check(config: Config) -> None:
     _check_model(config.model)
     _check_choices(config)
     _check_state(config.optim)
+    _check_pieces(config)
+    _check_activations(config)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
 
@@ -170,6 +173,53 @@ def _check_state(optim: OptimConfig) -> None:
         raise ConfigError(
             f"optim.state = host updates some elements at a time, and optim.name = {optim.name} needs whole tensors; "
             f"set optim.state = device, or optim.name to one of {able}"
+        )
+
+
+def _check_pieces(config: Config) -> None:
+    """Whether the update can begin before all gradients have come."""
+    optim, name = config.optim, f"optim.reduce_pieces = {config.optim.reduce_pieces}"
+    if optim.reduce_pieces < 0:
+        raise ConfigError(f"optim.reduce_pieces is {optim.reduce_pieces}: must be 0 or more buckets")
+    if not optim.reduce_pieces:
+        return
+    if optim.state != "host":
+        raise ConfigError(f"{name} counts buckets, and optim.state = device has none; set optim.state = host, or {OFF}")
+    if config.parallel.zero:
+        raise ConfigError(
+            f"{name} is for gradients that every replica has whole, and parallel.zero = {config.parallel.zero} shares "
+            f"them out; set parallel.zero = 0, or {OFF}"
+        )
+    if optim.clip_norm:
+        raise ConfigError(
+            f"{name} updates before all gradients are there, and optim.clip_norm = {optim.clip_norm} needs the norm of "
+            f"all; set optim.clip_norm = 0, or {OFF}"
+        )
+    if config.train.on_nonfinite == "skip":
+        raise ConfigError(
+            f"{name} updates before all gradients are there, and train.on_nonfinite = skip may undo nothing; "
+            f"set train.on_nonfinite = stop, or {OFF}"
+        )
+
+
+def _check_activations(config: Config) -> None:
+    """Whether what layers save can go to host memory."""
+    train, name = config.train, "train.activations = host"
+    if train.activation_bytes < 0:
+        raise ConfigError(f"train.activation_bytes is {train.activation_bytes}: must be 0 or more")
+    if train.activations == "device":
+        return
+    if not train.activation_bytes:
+        raise ConfigError(f"{name} needs to know how much stays: set train.activation_bytes to a number of bytes")
+    if SCHEDULES[config.parallel.schedule].is_message_driven:
+        raise ConfigError(
+            f"{name} goes by what is computed next, and {config.parallel.schedule} decides that in the run; "
+            "set parallel.schedule = 1f1b, or train.activations = device"
+        )
+    if config.parallel.zero == 3:
+        raise ConfigError(
+            f"{name} must know parameters from activations, and parallel.zero = 3 gathers them in between; "
+            "set parallel.zero to 2 or less, or train.activations = device"
         )
 
 

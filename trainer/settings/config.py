@@ -159,6 +159,10 @@ class OptimConfig:
     bucket: int = 16_000_000
     """With state = host: elements that fit on the device, in two halves: one is copied while the other is updated.
     Higher takes more device memory, lower makes more and shorter copies. 128 or more."""
+    reduce_pieces: int = 0
+    """With state = host and parallel.zero = 0: replicas sum gradients in pieces of this many buckets, and a bucket is
+    updated when its own have come, while the next ones are on their way (AxoNN). 0: the update begins when all have
+    come. It needs clip_norm = 0 and train.on_nonfinite = stop: what decides on the update must not come last."""
     lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.95
@@ -225,6 +229,11 @@ class TrainConfig:
     """Activations that backward recomputes: none, selective (attention and the non-linearity), full (whole layers, of
     which each keeps its input) or cell (whole stages, of which each keeps its input); one value for all stages, or one
     for each: `full,none`. stage-aware: each stage as many layers as makes all ranks hold equally many bytes."""
+    activations: Literal["device", "host"] = "device"
+    """Where what layers save for backward is until then. host: on the device as much as activation_bytes, the rest in
+    host memory: what backward needs last leaves first. Losses are the same, bit for bit."""
+    activation_bytes: int = 0
+    """With activations = host: bytes of them on each rank's device at most."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A step whose loss or gradients are not finite ends the run, or is skipped."""
     max_skips: int = 10

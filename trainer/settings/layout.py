@@ -240,6 +240,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if (unfit := _unfit_sync(config)) is not None:
         return unfit
+    if config.optim.reduce_pieces and (unfit := _unfit_pieces(config, layout)) is not None:
+        return unfit
     if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp)) is not None:
         return unfit
     if layout.replicas > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
@@ -334,6 +336,20 @@ def _unfit_partial_backward(config: Config, pp: int, dp: int, tp: int) -> str | 
         return f"{name} has input and output layers with unlike contributors (set model.tied = false)"
     if OPTIMIZERS[config.optim.name].whole:
         return f"{name} leaves owners of matrices without products (set optim.name = adamw)"
+    return None
+
+
+def _unfit_pieces(config: Config, layout: TrainerLayout) -> str | None:
+    """Why gradients cannot come piece by piece beside the update, None if they can."""
+    name = f"optim.reduce_pieces = {config.optim.reduce_pieces}"
+    if layout.tp > 1:
+        return f"{name} is for whole parameters, and tp ranks split them (set parallel.tp = 1)"
+    if layout.pipes > 1:
+        return f"{name} needs one pipe, and the schedule has {layout.pipes} (choose 1f1b)"
+    if config.parallel.partial_backward > 1:
+        return f"{name} needs gradients from every replica (set parallel.partial_backward = 1)"
+    if config.model.tied and layout.stages > 1:
+        return f"{name} has a tied table whose stages add up after all (set model.tied = false)"
     return None
 
 

@@ -100,7 +100,7 @@ class _Found:
         self.others: list[tuple[Choice, Expected]] = []
         self.best: Choice | None = None
         """The cheapest that fits."""
-        for choice in choices.alternatives(config, world, vocab):
+        for choice in choices.alternatives(config, world, vocab, device=self.device):
             is_shown = len(self.others) < _SHOWN or choice.is_chosen
             if not is_shown and (limit is None or self.best is not None):
                 continue
@@ -131,7 +131,9 @@ class _Found:
             f"{output.size(self.paper)} a rank by the ZeRO paper's count of model states"
         )
         if most := max(expected.host):
-            output.say(f"optimizer states in host memory: {output.size(most)} on the rank with the most")
+            what = ["optimizer states"] * (self.config.optim.state == "host")
+            what += ["activations"] * (self.config.train.activations == "host")
+            output.say(f"{' and '.join(what)} in host memory: {output.size(most)} on the rank with the most")
         if self.limit is not None:
             verdict = "fits" if self.fits(expected) else "does not fit"
             output.say(
@@ -149,13 +151,14 @@ class _Found:
         return paper_bytes(self.expected.parameters / layout.pp / layout.tp, layout.dp, self.config.parallel.zero)
 
     def _print_others(self) -> None:
-        head = ["RECOMPUTE", ">ZERO", "SCHEDULE", ">MICRO-BATCH", ">COST", ">NEEDS"]
+        head = ["RECOMPUTE", ">ZERO", "SCHEDULE", ">MICRO-BATCH", "STATES", ">COST", ">NEEDS"]
         table = output.table(*head, *([] if self.limit is None else ["FITS"]), "")
         base = next((choice.seconds for choice, _ in self.others if choice.is_chosen), None)
         for choice, expected in self.others:
             recompute, zero, schedule, size = choice.name
             cost = "-" if not base else f"{choice.seconds / base:.3f}"
-            row = [output.text(recompute), str(zero), schedule, str(size), cost, output.size(expected.needs)]
+            row = [output.text(recompute), str(zero), schedule, str(size)]
+            row += [choice.config.optim.state, cost, output.size(expected.needs)]
             if self.limit is not None:
                 fits = "[green]first[/]" if choice is self.best else "yes" if self.fits(expected) else "[red]no[/]"
                 row.append(fits)
@@ -188,8 +191,11 @@ class _Found:
                 {
                     **dict(zip(("recompute", "zero", "schedule", "micro_batch_size"), choice.name, strict=True)),
                     "settings": settings_of(choice, self.config),
+                    "optimizer_states": choice.config.optim.state,
                     "seconds": choice.seconds,
                     "needs_bytes": expected.needs,
+                    "kinds": asdict(expected.ranks[expected.most]),
+                    "host_bytes": max(expected.host),
                     "fits": None if self.limit is None else self.fits(expected),
                     "is_chosen": choice.is_chosen,
                     "is_first": choice is self.best,

@@ -30,7 +30,7 @@ class Cache(Generic[K]):
     """Holds keys of `sizes` bytes in `arena`, counted there as `kind`."""
 
     def __init__(self, sizes: Mapping[K, int], arena: Arena, policy: Policy[K], *, kind: str = "cache") -> None:
-        self._sizes = sizes
+        self._sizes = dict(sizes)
         self._arena = arena
         self._policy = policy
         self._kind = kind
@@ -77,6 +77,37 @@ class Cache(Generic[K]):
         if written:
             self._written.update(wanted)
         return copies
+
+    def grow(self, key: K, size: int, now: int, *, kept: Collection[K] = ()) -> list[Copy[K]]:
+        """The copies that must be done before `key`, which is being made in the cache, has `size` bytes more.
+
+        For what nobody knows the size of before it is there. `kept` stay in, as `key` does.
+
+        Raises:
+            ArenaFullError: They do not fit, even with everything else gone. The cache is as it was.
+        """
+        stay = {key, *kept}
+        most = self._arena.free + sum(self._sizes[other] for other in self._held if other not in stay)
+        if size > most:
+            raise ArenaFullError(
+                f"{self._arena.name}: {size} bytes more of {self._kind} are made, and there is room for {int(most)}"
+            )
+        copies = self._make_room(size, stay, now, None)
+        self._arena.take(self._kind, size)
+        if key not in self._held:
+            self._held[key] = None
+            self._sizes[key] = 0
+            self._policy.entered(key, now)
+        self._sizes[key] += size
+        self._written.add(key)
+        return copies
+
+    def forget(self, key: K) -> None:
+        """Nobody needs `key` any more, in here or elsewhere: it goes without a copy."""
+        if key in self._held:
+            del self._held[key]
+            self._arena.release(self._kind, self._sizes[key])
+        self._written.discard(key)
 
     def prefetch(self, keys: Iterable[K], now: int) -> list[Copy[K]]:
         """Fetches of those of `keys` that fit without taking anything out, in their order."""

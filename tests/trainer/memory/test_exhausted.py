@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+import torch
 from forked import Zygote
 
 from holdfast.controller.detectors.workers.exits import exit_finding
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant
 from holdfast.trainer.__main__ import parse
+from holdfast.trainer.memory import exhausted
 from holdfast.trainer.memory.expected import expect
+from holdfast.trainer.settings.launch import Launch
 from holdfast.trainer.settings.layout import plan
 from holdfast.wire import types as t
 from holdfast.wire.finding_kinds import FindingKind
@@ -48,6 +52,21 @@ def test_a_run_reports_its_memory_beside_what_was_expected(zygote: Zygote, tiny:
         assert one["allocated"] is None
         for kind in ("weights", "gradients", "optimizer", "activations"):
             assert abs(one["measured"][kind] / one["expected"][kind] - 1) < 0.05, kind
+
+
+def test_a_full_gpu_is_offered_host_memory_for_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ["--model", "gpt2", "--set", "train.dtype=bfloat16", "--set", "train.recompute=full"]
+    argv += ["--set", "train.micro_batch_size=1"]  # nothing else is left that needs less
+    config = parse(argv)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(exhausted, "_capacity", lambda device, launch: 1_390_000_000)
+    table, reason = exhausted.explain(config, Launch(rank=0, world=1, local_rank=0), MemoryError())
+    assert len(table) == 2
+    flags = reason.partition("next that fits: ")[2].rpartition(" (")[0].split()
+    assert flags[:2] == ["--set", "optim.state=host"]
+    then = parse([*argv, *flags])
+    assert then.optim.bucket < config.optim.bucket
+    assert expect(then, plan(then, 1, 50257), 50257, "cuda").needs <= 1_390_000_000
 
 
 def _finding(rank: int, said: list[str]) -> Finding:

@@ -87,6 +87,25 @@ def test_a_pipeline_holds_as_many_micro_batches_as_are_under_way() -> None:
         assert kinds.activations == (4 - rank) * (layer + boundary)
 
 
+def test_activations_beyond_the_cap_are_in_host_memory() -> None:
+    plain = expected("--pp", "2")
+
+    def capped(room: int) -> Expected:
+        argv = ["train.activations=host", f"train.activation_bytes={room}"]
+        return expected("--pp", "2", *(word for setting in argv for word in ("--set", setting)))
+
+    whole = plain.ranks[0].activations
+    # Two micro-batches are under way: with room for less than two, one leaves, and the host has both when they change.
+    found = capped(whole * 3 // 4)
+    one = whole - found.ranks[0].activations
+    assert 0 < one <= whole // 2
+    assert found.host[0] == 2 * one
+    assert (found.ranks[1], found.host[1]) == (plain.ranks[1], 0), "the last rank never has two"
+    assert (capped(whole).ranks, capped(whole).host) == (plain.ranks, (0, 0))
+    with pytest.raises(ConfigError, match=r"activation_bytes is 1000: a computation saves \d+ bytes at once; raise it"):
+        capped(1000)
+
+
 def test_tensor_parallelism_divides_matrices_and_not_norms() -> None:
     alone, split = (expected("--tp", tp, "--set", "model.tied=true").ranks[0].weights for tp in ("1", "8"))
     h, matrices = 128, 4 * 12 * 128 * 128
@@ -136,9 +155,39 @@ def test_alternatives_come_in_order_of_cost_with_the_chosen_one_among_them() -> 
     costs = [choice.seconds for choice in found]
     assert costs == sorted(costs)
     assert sum(choice.is_chosen for choice in found) == 1
-    by_name = {choice.name: choice.seconds for choice in found}
+    by_name = {choice.name: choice.seconds for choice in found if choice.config.optim.state == "device"}
     assert by_name["none", 1, "1f1b", 2] < by_name["selective", 1, "1f1b", 2] < by_name["full", 1, "1f1b", 2]
     assert by_name["none", 1, "1f1b", 2] < by_name["none", 2, "1f1b", 2] < by_name["none", 3, "1f1b", 2]
+
+
+def test_states_in_host_memory_are_an_alternative_that_costs_their_copies() -> None:
+    argv = ["--model", "gpt2", "--set", "train.dtype=bfloat16"]
+    config = parse(argv)
+    vocab, parameters = vocab_of(config.data.tokenizer), 124_356_864
+    found = [one for one in alternatives(config, 1, vocab, ("1f1b",)) if one.name == ("none", 1, "1f1b", 2)]
+    device, host = found
+    assert (device.config, host.config.optim.state) == (config, "host")
+    # 12 bytes a parameter in each direction, both at once, over 50 GB/s; operations leave positions and norms out.
+    assert host.seconds - device.seconds == pytest.approx(12 * parameters / 50e9, rel=0.01)
+    # A bucket is an eighth of the parameters, unless a smaller one is set.
+    assert host.config.optim.bucket % 128 == 0
+    assert host.config.optim.bucket == pytest.approx(parameters / 8, rel=0.01)
+    then = expect(host.config, host.layout, vocab, "cuda")
+    kinds = then.ranks[0]
+    assert (kinds.weights, kinds.gradients) == (2 * parameters, 2 * parameters)
+    assert (kinds.optimizer, then.host) == (16 * host.config.optim.bucket, (12 * parameters,))
+    small = parse([*argv, "--set", "optim.bucket=1000"])
+    others = [one for one in alternatives(small, 1, vocab, ("1f1b",)) if one.config.optim.state == "host"]
+    assert {one.config.optim.bucket for one in others} == {1000}
+
+
+def test_what_updates_whole_tensors_and_what_has_no_other_memory_keep_their_states() -> None:
+    for argv, device in ((["--optimizer", "lamb"], "cuda"), ([], "cpu")):
+        found = alternatives(parse(argv), 1, 256, ("1f1b",), device)
+        assert {one.config.optim.state for one in found} == {"device"}
+    back = alternatives(parse(["--set", "optim.state=host"]), 1, 256, ("1f1b",))
+    assert {one.config.optim.state for one in back} == {"device", "host"}
+    assert {one.config.optim.bucket for one in back} == {16_000_000}
 
 
 def test_nothing_fits_into_nothing() -> None:

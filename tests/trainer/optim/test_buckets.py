@@ -153,3 +153,36 @@ def test_two_ranks_on_one_core_send_all_of_a_step_at_once(
     first, second = (found["counts"] for found in done["results"])
     assert first == second
     assert first == [1] * 3 if cores == 1 else min(first) >= FEWEST
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_pieces_come_one_by_one_and_bring_the_means_of_their_elements(
+    alone: dist.ProcessGroup, dtype: torch.dtype
+) -> None:
+    parameters = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in (100, 7, 40, 300)]
+    means = GradientMeans(parameters, alone, divisor=2, piece=64)
+    for step in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.arange(1.0, 1 + parameter.numel()).to(dtype)
+        whole = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+        means.begin()
+        # What fits into a piece goes together, and what is larger is cut from its start.
+        assert [len(bucket.works) for bucket in means._buckets] == [5, 1, 2]
+        means.bring(parameters[3], 100)
+        assert [bucket.came for bucket in means._buckets] == [2, 0, 0]
+        grad = parameters[3].grad
+        assert grad is not None
+        assert torch.equal(grad[:128], whole[3][:128] / 2)
+        if dtype == torch.bfloat16:
+            assert torch.equal(grad[128:], whole[3][128:]), "nothing is handed out before it has come"
+        assert not means.lacks(parameters[3], 128)
+        assert means.lacks(parameters[3], 129)
+        means.bring(parameters[0], 64)
+        assert [bucket.came for bucket in means._buckets] == [2, 0, 1]
+        means.bring(parameters[0], 65)
+        means.bring(parameters[1], 1)
+        assert [bucket.came for bucket in means._buckets] == [2, 1, 2]
+        means.finish()
+        for parameter, one in zip(parameters, whole, strict=True):
+            assert parameter.grad is not None
+            assert torch.equal(parameter.grad, one / 2), f"step {step}"

@@ -49,13 +49,17 @@ def made(
     return made
 
 
-def stepped(one: Optimizer, step: int, bad: float | None = None, scale: float = 1.0) -> None:
+def with_gradients(one: Optimizer, step: int, bad: float | None = None, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(100 + step)
     for piece in one.all:
         shard = piece.shard
         shard.grad = (torch.randn(shard.shape, generator=generator) * scale).to(shard.dtype)
         if bad is not None and shard.numel():
             shard.grad.view(-1)[-1] = bad
+
+
+def stepped(one: Optimizer, step: int, bad: float | None = None, scale: float = 1.0) -> None:
+    with_gradients(one, step, bad, scale)
     one.step(step, Pending(torch.tensor([2.5, 0.0, 0.0], dtype=torch.float64), 0, None))
 
 
@@ -304,3 +308,55 @@ def test_a_rank_of_another_form_than_rows_is_an_error() -> None:
     turned = nn.Parameter(torch.zeros(4, 3).t())
     with pytest.raises(RuntimeError, match="view"):
         HostStates(OptimConfig(state="host"), [Slice("t", turned, turned, 1, False, False, False)], torch.device("cpu"))
+
+
+class OnTheirWay:
+    """Gradients of which a replica has nothing usable until it waits for them."""
+
+    num_bytes = 0
+
+    def __init__(self) -> None:
+        self.whole: dict[int, torch.Tensor] = {}
+        self.asked: list[tuple[int, int]] = []
+
+    def hold_back(self, one: Optimizer) -> None:
+        for piece in one.all:
+            assert piece.shard.grad is not None
+            self.whole[id(piece.parameter)] = piece.shard.grad.clone()
+            piece.shard.grad.fill_(math.nan)
+
+    def has(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self.whole
+
+    def lacks(self, parameter: nn.Parameter, stop: int) -> bool:
+        return True
+
+    def bring(self, parameter: nn.Parameter, stop: int) -> None:
+        assert parameter.grad is not None
+        self.asked.append((self.place(parameter), stop))
+        parameter.grad.view(-1)[:stop] = self.whole[id(parameter)].view(-1)[:stop]
+
+    def place(self, parameter: nn.Parameter) -> int:
+        return list(self.whole).index(id(parameter))
+
+    def finish(self) -> None:
+        assert sum({place: stop for place, stop in self.asked}.values()) == TOTAL
+
+
+@RULES
+@DTYPES
+def test_a_bucket_is_updated_when_its_own_gradients_have_come(name: str, dtype: torch.dtype) -> None:
+    plain = made("device", dtype, name=name, clip_norm=0.0)
+    host = made("host", dtype, 256, name=name, clip_norm=0.0, reduce_pieces=2)
+    for step in range(3):
+        stepped(plain, step)
+        with_gradients(host, step)
+        late: Any = OnTheirWay()
+        late.hold_back(host)
+        host._late = (late,)
+        host.update_beside(step)
+        assert [place for place, _ in late.asked] == sorted((place for place, _ in late.asked), reverse=True)
+        assert late.asked[0] == (len(SHAPES) - 1, 63), "the first bucket waits for no more than its own"
+        host.step(step, Pending(torch.tensor([2.5, 0.0, 0.0], dtype=torch.float64), 0, None))
+        assert differ(plain, host) == [], f"after step {step}"
+        assert host.applied == step + 1

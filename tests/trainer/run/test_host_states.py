@@ -43,6 +43,30 @@ def test_losses_are_those_of_states_on_the_device(zygote: Zygote, tiny: list[str
 
 
 @pytest.mark.parametrize(
+    ("layout", "more"),
+    [
+        (["--dp", "2"], ["train.dtype=bfloat16"]),
+        pytest.param(["--pp", "2", "--dp", "2"], ["parallel.schedule=interleaved"], marks=pytest.mark.slow),
+        pytest.param(["--pp", "2", "--dp", "2"], ["optim.name=sgd", "optim.lr=0.1"], marks=pytest.mark.slow),
+    ],
+    ids=["bfloat16", "two stages", "sgd"],
+)
+def test_sums_beside_the_update_change_no_bit(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, layout: list[str], more: list[str]
+) -> None:
+    world = 2 ** (len(layout) // 2)
+    settings = [*SMALL, "model.layers=4", *HOST, "parallel.zero=0", "optim.clip_norm=0", *more]
+    found = []
+    for pieces in (0, 1):
+        argv = [*tiny, *layout, *words([*settings, f"optim.reduce_pieces={pieces}"]), "--steps", "6"]
+        done = zygote.run("train", world, tmp_path / str(pieces), args={"argv": argv})
+        assert done["exits"] == [0] * world
+        found.append(losses(done))
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 6
+
+
+@pytest.mark.parametrize(
     "case", [pytest.param(c, marks=() if c == FAST else pytest.mark.slow) for c in list(CASES)[:2]]
 )
 def test_a_restart_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path, case: str) -> None:

@@ -16,6 +16,10 @@ from holdfast.trainer.run.preflight import check_job
 
 UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
 
+AWAY = ["--set", "train.activations=host", "--set", "train.activation_bytes=100000", "--set"]
+PIECES = ["--dp", "2", "--set", "parallel.zero=0", "--set", "optim.state=host", "--set", "optim.clip_norm=0"]
+PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
+
 
 @pytest.mark.parametrize(
     ("argv", "world", "says"),
@@ -92,6 +96,19 @@ UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
             "optim.name = lamb needs whole tensors; set optim.state = device, or optim.name to one of adamw, sgd",
         ),
         (["--optimizer", "dp-kfac", "--set", "optim.state=host"], 1, "optim.name = dp-kfac needs whole tensors"),
+        ([*PIECES, "optim.state=device"], 2, "optim.state = device has none; set optim.state = host"),
+        ([*PIECES, "parallel.zero=1"], 2, "set parallel.zero = 0, or leave optim.reduce_pieces = 0"),
+        ([*PIECES, "optim.clip_norm=1"], 2, "set optim.clip_norm = 0, or leave"),
+        ([*PIECES, "train.on_nonfinite=skip"], 2, "set train.on_nonfinite = stop, or leave"),
+        ([*PIECES, "parallel.tp=2"], 4, "tp ranks split them (set parallel.tp = 1)"),
+        ([*PIECES, "parallel.partial_backward=2"], 2, "gradients from every replica (set parallel.partial_backward"),
+        ([*PIECES, "model.tied=true", "--pp", "2"], 4, "has a tied table whose stages add up after all"),
+        ([*PIECES, "parallel.schedule=chimera", "--pp", "2"], 4, "needs one pipe, and the schedule has 2"),
+        (["--set", "optim.reduce_pieces=-1"], 1, "optim.reduce_pieces is -1: must be 0 or more buckets"),
+        (["--set", "train.activations=host"], 1, "set train.activation_bytes to a number of bytes"),
+        ([*AWAY, "parallel.schedule=axonn", "--pp", "2"], 2, "axonn decides that in the run; set parallel.schedule"),
+        ([*AWAY, "parallel.zero=3", "--dp", "2"], 2, "set parallel.zero to 2 or less, or train.activations = device"),
+        (["--set", "train.activation_bytes=-1"], 1, "train.activation_bytes is -1: must be 0 or more"),
         (["--set", "optim.bucket=127"], 1, "optim.bucket is 127: must be 128 or more elements"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),

@@ -12,8 +12,10 @@ from torch import Tensor
 from holdfast.trainer.settings.errors import ConfigError
 
 
-def pin(tensors: Sequence[Tensor], owner: object) -> None:
-    """Lock the tensors' pages while `owner` lives.
+def pin(
+    tensors: Sequence[Tensor], owner: object, setting: str = "optim.state = host", instead: str = "optim.state = device"
+) -> None:
+    """Lock the tensors' pages while `owner` lives. `setting` is what asks for it, `instead` what does without.
 
     Not torch's own pinned memory, whose sizes are powers of two: that could take twice as much. ConfigError where the
     driver refuses.
@@ -27,8 +29,8 @@ def pin(tensors: Sequence[Tensor], owner: object) -> None:
         code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if code:
             raise ConfigError(
-                f"optim.state = host: the GPU driver would not pin {tensor.nbytes / 1e6:.1f} MB of host memory (error "
-                f"{code}); raise the limit of locked memory, or set optim.state = device",
+                f"{setting}: the GPU driver would not pin {tensor.nbytes / 1e6:.1f} MB of host memory (error "
+                f"{code}); raise the limit of locked memory, or set {instead}",
                 is_local=True,
             )
         done.append(tensor)

@@ -7,7 +7,7 @@ are, with their gradients: a bucket has the averages alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from holdfast.trainer.optim.update_rules import Elements, Watcher, rule_class
 from holdfast.trainer.settings.config import OptimConfig
 
 GRADIENT = "gradient"
+Bring = Callable[[Slice, int], None]
+"""Returns when so many of a slice's gradient's first elements are what they are to be."""
 
 
 class HostStates:
@@ -31,10 +33,13 @@ class HostStates:
     def __init__(
         self, config: OptimConfig, slices: Sequence[Slice], device: torch.device, lanes: Lanes | None = None
     ) -> None:
-        self._config, self._slices, self._rule = config, slices, rule_class(config)
+        # Gradients that come piece by piece come in the order of backward.
+        self._slices = list(slices)[::-1] if config.reduce_pieces else slices
+        self._is_turned = bool(config.reduce_pieces)
+        self._config, self._rule = config, rule_class(config)
         self.heeds_bad = self._rule.heeds_bad
         # Contiguous: what is written to a view of another form would be lost.
-        self._values = [piece.shard.detach().view(-1) for piece in slices]
+        self._values = [piece.shard.detach().view(-1) for piece in self._slices]
         dtypes = {values.dtype for values in self._values} or {torch.float32}
         (self._dtype,) = dtypes
         self._is_coarse = self._dtype == torch.bfloat16
@@ -69,8 +74,13 @@ class HostStates:
         return {}
 
     @torch.no_grad()
-    def update(self, lr: float, applied: int, clipping: Clipping, bad: Tensor | None) -> None:
-        """Bucket by bucket; on a GPU not yet done on return, but before what is computed next there."""
+    def update(
+        self, lr: float, applied: int, clipping: Clipping, bad: Tensor | None, bring: Bring | None = None
+    ) -> None:
+        """Bucket by bucket; on a GPU not yet done on return, but before what is computed next there.
+
+        `bring`: waits for gradients that are on their way, and is asked for those of each bucket before its update.
+        """
         grads = [_flat(piece) for piece in self._slices]
         if isinstance(clipping, Tensor):
             clipping = clipping.to(self.staging.memory.dtype)
@@ -78,6 +88,9 @@ class HostStates:
         self.arena.take("gradients", num_bytes)
 
         def work(bucket: Bucket, slot: Mapping[str, Tensor]) -> None:
+            if bring is not None:
+                for part in bucket.parts:
+                    bring(self._slices[part.index], part.stop)
             elements = self._elements(bucket, slot, grads)
             if clipping is not None:
                 torch._foreach_mul_([one.grad for one in elements], clipping)
@@ -97,6 +110,7 @@ class HostStates:
     def state(self, index: int) -> dict[str, Tensor]:
         """What is kept of slice `index` in its shape, in host memory. Not copied."""
         self.staging.settle()
+        index = len(self._slices) - 1 - index if self._is_turned else index
         shape = self._slices[index].shard.shape
         return {name: flat.view(shape) for name, flat in self._by_slice[index].items()}
 

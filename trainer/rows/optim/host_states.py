@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.trainer.rows.row import Row
 
@@ -16,6 +16,8 @@ SHAPES = ((300, 257), (1000,), (64, 64), (1,), (513, 3))
 PHI = sum(math.prod(shape) for shape in SHAPES)
 BUCKETS = (128, 16_001, PHI)
 STEPS = 4
+LONG, BUCKET = 8192, 256
+"""Elements of a tensor whose update is waited for, and of a bucket."""
 
 
 def by_bucket() -> Iterator[Row]:
@@ -37,6 +39,51 @@ def by_bucket() -> Iterator[Row]:
         yield Row(
             f"elements unlike those of the plain optimizer after {STEPS} steps, {case}", 0, _unlike(plain, optimizer)
         )
+
+
+def beside() -> Iterator[Row]:
+    """Sums of gradients in pieces of k buckets, beside the updates of those that have come (section V).
+
+    A piece takes S seconds on a link that has one at a time, its update U. What is waited for is the first piece, and
+    of each further one what it takes longer than an update: S + (m - 1) max(0, S - U) of m pieces. The updates are
+    real, on a clock that does not run by itself.
+    """
+    for k in (1, 4):
+        for ratio in (0.5, 1.0, 3.0):
+            pieces, seconds = LONG // (k * BUCKET), float(k * BUCKET)
+            formula = ratio * seconds + (pieces - 1) * max(0.0, ratio * seconds - seconds)
+            case = f"k {k}, {pieces} pieces, S/U {ratio}"
+            yield Row(f"seconds waited for sums, {case}", formula, _waited(k, ratio), 1e-9)
+
+
+def _waited(k: int, ratio: float) -> float:
+    import torch
+
+    from holdfast.trainer.optim.host.lanes import AtOnce, Lane
+    from holdfast.trainer.optim.host.states import HostStates
+    from holdfast.trainer.optim.slices import Slice
+    from holdfast.trainer.settings.config import OptimConfig
+
+    now = waited = 0.0
+
+    class Clocked(AtOnce):
+        def do(self, lane: Lane, work: Any) -> None:
+            nonlocal now
+            work()
+            now += work.args[0].size if lane is Lane.COMPUTE else 0
+
+    def bring(piece: Slice, stop: int) -> None:
+        nonlocal now, waited
+        there = ratio * k * BUCKET * math.ceil(stop / (k * BUCKET))
+        waited += max(0.0, there - now)
+        now = max(now, there)
+
+    shard = torch.nn.Parameter(torch.zeros(LONG))
+    shard.grad = torch.ones(LONG)
+    config = OptimConfig(state="host", bucket=BUCKET, reduce_pieces=k)
+    whole = [Slice("t", shard, shard, 1, False, False, False)]
+    HostStates(config, whole, torch.device("cpu"), Clocked()).update(1.0, 0, None, None, bring)
+    return waited
 
 
 def _host(optimizer: Optimizer) -> HostStates:

@@ -161,3 +161,25 @@ def test_sizes_differ() -> None:
 
     # The one that is needed last leaves first: that is enough.
     assert [c.key for c in copies] == ["middle", "large"]
+
+
+def test_what_is_made_in_the_cache_grows_until_it_is_whole() -> None:
+    trace = Trace([["a"], ["b"], ["c"], ["c"], ["a"], ["b"]])
+    cache: Cache[str] = Cache({}, Arena("device", 10), Belady(trace))
+    assert cache.grow("a", 3, 0) == []
+    assert cache.grow("a", 1, 0) == []
+    assert cache.grow("b", 5, 1) == []
+    # Needed last of the others, and it was made here: its 5 bytes have to be copied.
+    assert cache.grow("c", 2, 2) == [Copy(Op.EVICT, "b", 5)]
+    assert cache.grow("c", 4, 2) == []
+    with pytest.raises(ArenaFullError, match=r"1 bytes more of cache are made, and there is room for 0"):
+        cache.grow("c", 1, 2, kept=("a",))
+    assert list(cache.held) == ["a", "c"]
+    cache.forget("c")
+    assert cache.need(["b"], 4) == [Copy(Op.FETCH, "b", 5)]
+    assert (cache.fetched, cache.evicted) == (5, 5)
+    assert cache.drop("b") == Copy(Op.EVICT, "b", 0), "its copy outside is still the same"
+    cache.forget("b")
+    cache.forget("a")
+    assert not cache.held
+    assert cache.evicted == 5

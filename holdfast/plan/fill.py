@@ -66,7 +66,7 @@ def second_order(plan: Plan, rounds: Mapping[int, int] | None = None) -> list[li
 def fill(plan: Plan, fillers: Sequence[Sequence[Filler]], duration: Duration) -> Filled:
     """The plan with each rank's `fillers` in its bubbles, first come first served, the late ones first.
 
-    What finds no room in the next step either, because the bubbles hold less than there is, is done at that step's end:
+    What finds no room in the next step either, because the bubbles hold less than there is, is done at a step's end:
     before the optimizer's steps, if the plan has them.
     """
     line = simulate(plan, duration)
@@ -97,25 +97,60 @@ def _gaps(order: Order, line: Timeline, makespan: float) -> list[_Gap]:
     return [*found, (end, clock, makespan)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a rank does in a step of its own work, and of what the step before left."""
+
+    placed: _Placed
+    ended: list[Filler]
+    """Of what was carried from the step before: what found no room again, and is done at the end."""
+    left: list[Filler]
+    """Of its own: what is carried to the next step."""
+
+
 def _settled(
     gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration
 ) -> tuple[_Placed, set[str]]:
-    """What goes where when each step does what the one before it left over, and which those are."""
+    """What goes where when each step does what the one before it left over, and which those are.
+
+    To be late is of use for what then finds room. Where that is not so for what others wait for (statistics), these
+    have the bubbles for themselves, and the others are done at the end; if they still find none, nothing is late.
+    """
+    ids = {one.action.id for one in own}
+    first = [one for one in own if ids.isdisjoint(one.after)]
+    others = [one for one in own if not ids.isdisjoint(one.after)]
+    end = gaps[-1][0]
+    step = _in_the_long_run(gaps, own, line, duration)
+    if step is not None and all(one in others for one in step.ended):
+        late = {one.action.id for one in step.left}
+        # At the end anyway: of its own step, unless it needs what is late.
+        late -= {one.action.id for one in step.ended if late.isdisjoint(one.after)}
+        return [*step.placed, *((end, one.action) for one in step.ended)], late
+    step = _in_the_long_run(gaps, first, line, duration)
+    if step is not None and not step.ended:
+        late = {one.action.id for one in step.left}
+        late |= {one.action.id for one in others if not late.isdisjoint(one.after)}
+        return [*step.placed, *((end, one.action) for one in others)], late
+    step = _step(gaps, (), own, line, duration)
+    return [*step.placed, *((end, one.action) for one in step.left)], set()
+
+
+def _in_the_long_run(
+    gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration
+) -> _Step | None:
+    """A step that leaves what the one before it left. None: each leaves more."""
     carried: list[Filler] = []
     for _ in range(_STEPS):
-        placed, left = _step(gaps, carried, own, line, duration)
-        if left == carried:
-            return placed, {one.action.id for one in carried}
-        carried = left
-    placed, left = _step(gaps, (), own, line, duration)
-    return [*placed, *((gaps[-1][0], one.action) for one in left)], set()
+        step = _step(gaps, carried, own, line, duration)
+        if step.left == carried:
+            return step
+        carried = step.left
+    return None
 
 
 def _step(
     gaps: Sequence[_Gap], carried: Sequence[Filler], own: Sequence[Filler], line: Timeline, duration: Duration
-) -> tuple[_Placed, list[Filler]]:
-    """One step: what is done in which gap, and what is left over of its own work. What was `carried` from the step
-    before and finds no room again is done at the end."""
+) -> _Step:
     waiting = {one.action.id for one in carried}
     late, fresh, done = list(carried), list(own), set[str]()
     placed: _Placed = []
@@ -135,7 +170,7 @@ def _step(
                 done.add(one.action.id)
             clock += duration(one.action)
             placed.append((place, one.action))
-    return [*placed, *((gaps[-1][0], one.action) for one in late)], fresh
+    return _Step(placed, late, fresh)
 
 
 def _merged(order: Order, placed: _Placed) -> Order:

@@ -77,7 +77,8 @@ def test_a_gap_is_longer_than_its_filler_by_the_margin() -> None:
     for seconds, fits in ((2 / (1 + MARGIN) - 1e-6, True), (2 / (1 + MARGIN) + 1e-6, False)):
         table = {Op.SNAP: seconds, Op.FORWARD: FORWARD, Op.BACKWARD: BACKWARD}
         found = fill(plan, [[], [Filler(Action(Op.SNAP, 1), ("1B1",))]], lambda action, of=table: of[action.op])
-        assert (found.late == set()) == fits
+        assert found.late == set()
+        assert (simulate(found.plan, lambda action, of=table: of[action.op]).makespan == 9) == fits
 
 
 @settings(deadline=None, max_examples=40)

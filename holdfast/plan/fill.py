@@ -135,9 +135,7 @@ def _settled(
     return [*step.placed, *((end, one.action) for one in step.left)], set()
 
 
-def _in_the_long_run(
-    gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration
-) -> _Step | None:
+def _in_the_long_run(gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration) -> _Step | None:
     """A step that leaves what the one before it left. None: each leaves more."""
     carried: list[Filler] = []
     for _ in range(_STEPS):

@@ -65,8 +65,8 @@ BACKWARDS = frozenset({Op.BACKWARD, Op.BACKWARD_INPUT})
 LAST_BACKWARDS = frozenset({Op.BACKWARD, Op.BACKWARD_WEIGHT})
 """Ops after which nothing of a micro-batch's activations is needed."""
 SECOND_ORDER = frozenset({Op.FACTOR, Op.INVERT, Op.PRECOND})
-"""Ops of a preconditioned optimizer. FACTOR of turn 2m is of the inputs of micro-batch m, 2m + 1 of the gradients of its
-outputs; INVERT of turn k x pipes + p is the k-th of pipe p: these turns are no count of repetitions."""
+"""Ops of a preconditioned optimizer. FACTOR of turn 2m is of the inputs of micro-batch m, 2m + 1 of the gradients of
+its outputs; INVERT of turn k x pipes + p is the k-th of pipe p: these turns are no count of repetitions."""
 _COPIES = frozenset({Op.FETCH, Op.EVICT, Op.SNAP})
 TORCH = frozenset(OPS) - {Op.LOAD, Op.RECOMPUTE, Op.STEP} - SECOND_ORDER - _COPIES
 """Ops that torch's pipelining runtime executes."""
@@ -127,8 +127,8 @@ class Action:
     parts: int = 1
     """Into how many pieces the micro-batch is cut, of which this is one."""
     late: bool = False
-    """Of a recompute: it begins only when the gradient is there, as if it were in the backward itself. Of other work in a
-    bubble: it is that of the step before (see fill.py)."""
+    """Of a recompute: it begins only when the gradient is there, as if it were in the backward itself. Of other work in
+    a bubble: it is that of the step before (see fill.py)."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:

@@ -287,10 +287,7 @@ def _unfit_fill(config: Config, pp: int) -> str | None:
     if pp == 1:
         return f"optim.kfac_fill puts work where pipeline ranks wait for each other, and there is one ({off})"
     if schedule.is_message_driven:
-        return (
-            f"optim.kfac_fill puts work into a fixed order, and {schedule.name} has none "
-            f"(choose 1f1b, or {off})"
-        )
+        return f"optim.kfac_fill puts work into a fixed order, and {schedule.name} has none (choose 1f1b, or {off})"
     if config.train.memory_path:
         return (
             "optim.kfac_fill keeps what train.memory_path does not know of: inputs and gradients of matrices "

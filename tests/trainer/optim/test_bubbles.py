@@ -34,7 +34,9 @@ def order_of(factor: float, invert: float, rank: int = 0) -> Order:
     """A rank's list of 1F1B, a stage whose statistics and two inversions take so many forwards. Rank 0 computes to the
     step's end, the other rank has two units behind its last backward."""
     plan, base = SCHEDULES["1f1b"].plan(2, 1, COUNT), durations(1, 2)
-    found = fill(plan, second_order(plan, {0: 2, 1: 2}), lambda a: {"FACTOR": factor, "INVERT": invert}.get(a.op, base(a)))
+    found = fill(
+        plan, second_order(plan, {0: 2, 1: 2}), lambda a: {"FACTOR": factor, "INVERT": invert}.get(a.op, base(a))
+    )
     return found.plan.orders[rank]
 
 

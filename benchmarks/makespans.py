@@ -12,8 +12,8 @@ takes twice as long. A schedule that cannot run so many micro-batches gets the n
 shows in it, and so does whatever else the machine does: `least` is what is left of it then.
 
 With `--fill X` ranks have second-order work as well (DP-KFAC): for each micro-batch two statistics, and four inversions
-a stage, which sleep for a share X of the least bubble of any rank. It is put into the bubbles, so the makespan should be
-that without it: each schedule is measured both ways, and `apart` is what the filled one is over the other.
+a stage, which sleep for a share X of the least bubble of any rank. It is put into the bubbles, so the makespan should
+be that without it: each schedule is measured both ways, and `apart` is what the filled one is over the other.
 """
 
 import argparse

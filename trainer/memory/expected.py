@@ -81,9 +81,7 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
             "set parallel.tp instead, or leave out train.memory_path"
         )
     if config.optim.kfac_fill:
-        raise ConfigError(
-            "inputs and gradients that optim.kfac_fill keeps for bubbles are not worked out: set optim.kfac_fill = false"
-        )
+        raise ConfigError("what optim.kfac_fill keeps for bubbles is not worked out: set optim.kfac_fill = false")
     computations = computed(config, layout)
     sizes = count(config, layout.tp, vocab, device)
     stages = [_stage(config, layout, sizes, stage) for stage in range(layout.stages)]

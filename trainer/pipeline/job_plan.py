@@ -58,7 +58,7 @@ def job_plan(
     trainer/optim/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go
     on layer by layer inside the computation that these actions surround, and reducing in each backward or, without
     `reduce_each`, in the last one. `sync`, as in `SYNC`, is for stages with replicas in several pipes, which reduce
-    once a step, but for ZeRO stage 2; there is no stage 3 of theirs. `work` goes into the bubbles of what is then there.
+    once a step, but for ZeRO stage 2; there is no stage 3 of theirs. `work` goes into the bubbles of all that.
     AssertionError when the lists could not be executed: a builder's fault, found here instead of in a job that hangs.
     """
     rank_of, *replicas = layout.places

@@ -88,8 +88,8 @@ def test_a_gap_is_longer_than_its_filler_by_the_margin() -> None:
 
 
 def test_what_is_done_at_the_end_is_not_late_for_nothing() -> None:
-    """Statistics fit into the bubbles, and the inversion into none. Rank 0's last statistics are late, and the inversion
-    with them; rank 1's are not."""
+    """Statistics fit into the bubbles, and the inversion into none. Rank 0's last statistics are late, and the
+    inversion with them; rank 1's are not."""
     plan = SCHEDULES["1f1b"].plan(2, 1, 4)
     found = fill(plan, second_order(plan), times(0.01, 50))
     assert found.late == {"0FACTOR~7", "0INVERT"}

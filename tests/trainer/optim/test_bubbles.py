@@ -195,24 +195,24 @@ SMALL = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "late"),
+    "settings",
     [
-        (["parallel.schedule=1f1b", "train.recompute=full"], True),
-        (["parallel.schedule=gpipe", "optim.kfac_form=eigen", "optim.factor_every=2"], True),
-        (["parallel.schedule=interleaved", "train.recompute=selective"], True),
-        (["parallel.schedule=zbv"], False),
-        (["parallel.schedule=1f1b", "train.recompute=cell", "train.dtype=float32"], True),
+        ["parallel.schedule=1f1b", "train.recompute=full"],
+        ["parallel.schedule=gpipe", "optim.kfac_form=eigen", "optim.factor_every=2"],
+        ["parallel.schedule=interleaved", "train.recompute=selective"],
+        ["parallel.schedule=zbv"],
+        ["parallel.schedule=1f1b", "train.recompute=cell", "train.dtype=float32"],
     ],
-    ids=lambda one: one[0] if isinstance(one, list) else None,
+    ids=" ".join,
 )
 def test_ranks_have_the_factors_of_work_that_is_not_moved(
-    zygote: Zygote, tiny: list[str], tmp_path: Path, settings: list[str], late: bool
+    zygote: Zygote, tiny: list[str], tmp_path: Path, settings: list[str]
 ) -> None:
     argv = [*tiny, *chosen(*SMALL, "optim.invert_every=2", *settings), "--pp", "2", "--dp", "2", "--steps", "5"]
     done = zygote.run("kfac:filled", 4, tmp_path, args={"argv": argv})
     assert done["exits"] == [0] * 4
     assert [result["wrong"] for result in done["results"]] == [[[]] * 6] * 4
-    assert any(result["late"] for result in done["results"]) == late
+    assert any(result["late"] for result in done["results"])
     assert all(result["matrices"] for result in done["results"])
 
 

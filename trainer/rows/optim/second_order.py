@@ -19,9 +19,9 @@ MATRICES = 12 * 64**2 + 256 * 64
 """Elements of a layer's matrices of width 64, packed, and of the head: 3 + 1 of attention and 4 + 4 of the rest."""
 SEEDS = 5
 MAKESPANS = {"1f1b": 33.0, "gpipe": 33.0, "interleaved": 28.5, "zbv": 25.5, "chimera": 30.0}
-"""Of D 4 ranks with N 8 micro-batches without other work, in forwards of a rank's layers (f), a backward (b) taking two:
-(N+D-1)(f+b) of PipeDream-Flush and GPipe, (N+(D-1)/V)(f+b) interleaved, N(f+b) + (D-1)f/V of ZBV, and in Chimera, where N
-is two units of D micro-batches, N(f+b) + (D-2)(b-f) + (D-2)b."""
+"""Of D 4 ranks with N 8 micro-batches without other work, in forwards of a rank's layers (f); a backward (b) takes two.
+(N+D-1)(f+b) of PipeDream-Flush and GPipe, (N+(D-1)/V)(f+b) interleaved, N(f+b) + (D-1)f/V of ZBV; in Chimera, where N is
+two units of D micro-batches, N(f+b) + (D-2)(b-f) + (D-2)b."""
 
 
 def dp_kfac() -> Iterator[Row]:

@@ -20,8 +20,8 @@ MATRICES = 12 * 64**2 + 256 * 64
 SEEDS = 5
 MAKESPANS = {"1f1b": 33.0, "gpipe": 33.0, "interleaved": 28.5, "zbv": 25.5, "chimera": 30.0}
 """Of D 4 ranks with N 8 micro-batches without other work, in forwards of a rank's layers (f); a backward (b) takes two.
-(N+D-1)(f+b) of PipeDream-Flush and GPipe, (N+(D-1)/V)(f+b) interleaved, N(f+b) + (D-1)f/V of ZBV; in Chimera, where N is
-two units of D micro-batches, N(f+b) + (D-2)(b-f) + (D-2)b."""
+(N+D-1)(f+b) of PipeDream-Flush and GPipe, (N+(D-1)/V)(f+b) interleaved, N(f+b) + (D-1)f/V of ZBV; in Chimera, where N
+is two units of D micro-batches, N(f+b) + (D-2)(b-f) + (D-2)b."""
 
 
 def dp_kfac() -> Iterator[Row]:

@@ -18,6 +18,8 @@ SHAPES = ((3, 4), (5, 3), (2, 5), (4, 4), (6, 2), (3, 3))
 MATRICES = 12 * 64**2 + 256 * 64
 """Elements of a layer's matrices of width 64, packed, and of the head: 3 + 1 of attention and 4 + 4 of the rest."""
 SEEDS = 5
+INVERSIONS = 4
+"""Of a stage, one by one."""
 MAKESPANS = {"1f1b": 33.0, "gpipe": 33.0, "interleaved": 28.5, "zbv": 25.5, "chimera": 30.0}
 """Of D 4 ranks with N 8 micro-batches without other work, in forwards of a rank's layers (f); a backward (b) takes two.
 (N+D-1)(f+b) of PipeDream-Flush and GPipe, (N+(D-1)/V)(f+b) interleaved, N(f+b) + (D-1)f/V of ZBV; in Chimera, where N
@@ -152,10 +154,12 @@ def _filled(schedule: str) -> float:
     base, work = durations(1, 2, share), 0.6 * (MAKESPANS[schedule] - count * (1 + 2))
 
     def duration(action: Action) -> float:
-        table = {Op.FACTOR: work / 2 / (2 * count * share), Op.INVERT: work / 2 / (share * plan.pipes)}
+        table = {Op.FACTOR: work / 2 / (2 * count * share), Op.INVERT: work / 2 / (share * plan.pipes * INVERSIONS)}
         return table.get(action.op) or base(action)
 
-    return simulate(fill(plan, second_order(plan), duration).plan, duration).makespan
+    return simulate(
+        fill(plan, second_order(plan, dict.fromkeys(range(len(plan.stages)), INVERSIONS)), duration).plan, duration
+    ).makespan
 
 
 def _sooner() -> int:

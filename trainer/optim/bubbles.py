@@ -103,8 +103,8 @@ class CurvatureInBubbles:
     def accept(self, applied: int) -> None:
         """The step is applied: bring the factors up to date before gradients are preconditioned."""
         for one in self._owned:
-            self._finish(one)
             key = id(one)
+            assert key not in self._left, "the list does not invert what is late"
             if key in self._ready:
                 one.factors.take(self._ready[key])
                 continue

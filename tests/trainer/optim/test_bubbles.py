@@ -16,6 +16,7 @@ from holdfast.plan.plan import COMPUTE, Op, Order
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations
 from holdfast.trainer.optim.dp_kfac import DpKfac
+from holdfast.trainer.optim.factors import LateStatistics
 from holdfast.trainer.optim.matrices import rounds
 from holdfast.trainer.optim.update_rules import InBubbles, Peers, Target
 from holdfast.trainer.settings.config import OptimConfig
@@ -174,6 +175,29 @@ def test_a_step_that_was_not_finite_leaves_no_trace(order: Order, every: tuple[i
         for run in (whole, struck):
             run.step(step, step)
         assert all(map(torch.equal, whole.weights(), struck.weights()))
+
+
+@pytest.mark.parametrize("order", [LATE, IN_TIME], ids=["late", "in time"])
+def test_the_lists_actions_do_all_of_the_work(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left to the step's end, but in the first step of what is late."""
+    run, left = Run(config_of("inverse", (1, 1)), order), []
+    original = LateStatistics.factors
+
+    def watched(self: LateStatistics) -> dict[str, Tensor]:
+        left.append({side: len(kept) for side, kept in self._kept.items()})
+        return original(self)
+
+    monkeypatch.setattr(LateStatistics, "factors", watched)
+    for step in range(3):
+        run.step(step, step)
+    first = [{"in": 0, "out": 1}] * 2 if order is LATE else [{"in": 0, "out": 0}] * 2
+    assert left == first + [{"in": 0, "out": 0}] * (2 if order is LATE else 4)
+
+
+def test_what_is_kept_keeps_no_graph() -> None:
+    statistics = LateStatistics(torch.float64)
+    statistics.keep("in", torch.ones(2, 3, requires_grad=True) * 2)
+    assert not statistics._kept["in"][0].requires_grad
 
 
 def test_nothing_is_kept_of_what_was_added_up() -> None:

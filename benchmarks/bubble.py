@@ -23,7 +23,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import mean, median
 from typing import Any
 
@@ -35,15 +36,17 @@ from holdfast.plan.dynamic import jittered, simulate_ready
 from holdfast.plan.plan import COMPUTE, Action, Op, Plan
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.pipeline.job_plan import BubbleWork, job_plan
 from holdfast.trainer.preload import preload
 from holdfast.trainer.settings.layout import TrainerLayout
 
 NAMES = tuple(SCHEDULES)
 SEEDS = 30
+INVERSIONS = 4
+"""Matrices of a stage, each inverted by itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     schedule: str
     ranks: int
@@ -55,6 +58,8 @@ class Case:
     """Units by which a message is sent late at most."""
     units: tuple[float, ...] = ()
     """What a forward of each stage takes, in units; 1 each by default. Not in `formula`, nor in `work`."""
+    fill: float = 0.0
+    """Share of the least bubble of any rank that its second-order work takes, half of it inversions."""
 
     @property
     def layout(self) -> TrainerLayout:
@@ -64,7 +69,26 @@ class Case:
     @property
     def plan(self) -> Plan:
         orders = SCHEDULES[self.schedule].build(self.ranks, self.layout.chunks, self.micro_batches)
-        return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=self.ahead)
+        job = (self.layout, self.schedule, self.layout.stages, orders)
+        if not self.fill:
+            return job_plan(*job, ahead=self.ahead)
+        work = BubbleWork(self.duration, dict.fromkeys(range(self.layout.stages), INVERSIONS))
+        return job_plan(*job, ahead=self.ahead, work=work)
+
+    @cached_property
+    def second_order(self) -> dict[Op, float]:
+        """Units that an action of second-order work takes."""
+        took = durations(FORWARD, BACKWARD)
+        line = simulate(replace(self, fill=0.0).plan, took)
+        work = self.fill * min(line.bubble) * line.makespan
+        of_rank = self.layout.stages * self.layout.pipes // self.ranks
+        factors = 2 * self.micro_batches * self.layout.stages / self.ranks
+        return {Op.FACTOR: work / 2 / factors, Op.INVERT: work / 2 / (of_rank * INVERSIONS)}
+
+    def duration(self, action: Action) -> float:
+        """Units of a stage's forward."""
+        found = self.second_order.get(action.op) if self.fill else None
+        return durations(FORWARD, BACKWARD)(action) if found is None else found
 
     @property
     def work(self) -> float:
@@ -172,6 +196,8 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     executor = (
         MessageDrivenExecutor(*job, 2 * case.ranks) if SCHEDULES[case.schedule].is_message_driven else Executor(*job)
     )
+    rest = Rest()
+    executor.second_order = lambda action: rest(case.duration(action) * unit_s)
     if case.late:
         _delay(executor._messages, case.late * unit_s, random.Random(rank))
     inputs = torch.ones(2 * count, 4, dtype=like.dtype) if 0 in layout.stages_of(rank) else None

@@ -1,7 +1,7 @@
 """The makespan of every pipeline schedule: by formula, simulated, and measured on stages that sleep.
 
 python benchmarks/makespans.py [--schedules 1f1b zbv ...] [--ranks 4] [--micro-batches 8] [--unit-ms 40] [--repeats 5]
-    [--json]
+    [--fill 0.6] [--json]
 
 Real processes, real messages over gloo (see bubble.py). Makespans are in units: what a forward of a rank's layers takes
 for one micro-batch; a backward takes two. A stage's forward sleeps for `--unit-ms`, so a unit of a rank with two stages
@@ -10,10 +10,15 @@ takes twice as long. A schedule that cannot run so many micro-batches gets the n
 `measured` is the median of the repeats after one to warm up, `least` the shortest of them; `apart`, in percent, is what
 `measured` is over the formula, or over the simulation where there is no formula. The executor's own time for an action
 shows in it, and so does whatever else the machine does: `least` is what is left of it then.
+
+With `--fill X` ranks have second-order work as well (DP-KFAC): for each micro-batch two statistics, and four inversions
+a stage, which sleep for a share X of the least bubble of any rank. It is put into the bubbles, so the makespan should
+be that without it: each schedule is measured both ways, and `apart` is what the filled one is over the other.
 """
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, islice
 from statistics import median
 
@@ -48,6 +53,26 @@ def simulated(case: Case) -> float:
     return simulate_ready(bare, took, 2 * case.ranks).timeline.makespan
 
 
+def filled_row(case: Case, bare: Sequence[float], filled: Sequence[float]) -> dict[str, float | int | str]:
+    """The makespans of a schedule without and with work in its bubbles, in units, by their medians and their least."""
+    without, within = (sorted(case.work / case.per_rank / (1 - bubble) for bubble in one) for one in (bare, filled))
+    virtual = simulate(case.plan, case.duration).makespan / case.per_rank
+    plain = simulate(replace(case, fill=0.0).plan, durations(FORWARD, BACKWARD)).makespan / case.per_rank
+    return {
+        "schedule": case.schedule,
+        "chunks": case.layout.chunks,
+        "micro_batches": case.micro_batches,
+        "late": sum(action.late for _, action in case.plan.actions()),
+        "simulated_without": plain,
+        "simulated": virtual,
+        "without": median(without),
+        "measured": median(within),
+        "least_without": without[0],
+        "least": within[0],
+        "apart_percent": 100 * (median(within) / median(without) - 1),
+    }
+
+
 def row(case: Case, bubbles: Sequence[float]) -> dict[str, float | int | str | None]:
     """Of the bubbles measured, what the table says of a schedule."""
     units = sorted(case.work / case.per_rank / (1 - bubble) for bubble in bubbles)
@@ -72,6 +97,7 @@ def main() -> None:
     made.add_argument("--micro-batches", type=int, default=8, help="in a step, or the next number that is possible")
     made.add_argument("--unit-ms", type=float, default=40.0, help="of a stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--fill", type=float, default=0.0, metavar="X", help="share of the bubble that is filled")
     options: argparse.Namespace = made.parse_args()
     if min(options.ranks, options.micro_batches, options.unit_ms, options.repeats) <= 0:
         made.error("--ranks, --micro-batches, --unit-ms and --repeats must be above 0")
@@ -79,6 +105,18 @@ def main() -> None:
         cases = [case_of(name, options.ranks, options.micro_batches) for name in options.schedules]
     except ValueError as impossible:
         made.error(f"--ranks {options.ranks}: {impossible}")
+    if options.fill:
+        if not 0 < options.fill < 1 or any(SCHEDULES[case.schedule].is_message_driven for case in cases):
+            made.error("--fill must be from 0 to 1, and needs --schedules of a fixed order")
+        full = [replace(case, fill=options.fill) for case in cases]
+        # Each beside its own: the machine is not the same an hour later.
+        both = measure([one for pair in zip(cases, full, strict=True) for one in pair], options.unit_ms / 1000,
+                       options.repeats)  # fmt: skip
+        filled = [filled_row(case, *both[2 * n : 2 * n + 2]) for n, case in enumerate(full)]
+        head = ["schedule", "V", "N", "late", "simulated without", "with", "measured without", "with",
+                "least without", "with", "apart, %"]  # fmt: skip
+        finish({"filled": filled}, options.json, head, [list(one.values()) for one in filled])
+        return
     found = measure(cases, options.unit_ms / 1000, options.repeats)
     rows = [row(case, bubbles) for case, bubbles in zip(cases, found, strict=True)]
     shown = [["-" if cell is None else cell for cell in one.values()] for one in rows]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from holdfast.diagnostics.steps.shape import REPLICAS
 from holdfast.diagnostics.steps.span_table import COLUMNS, SpanTable, from_columns
-from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Op, Plan
+from holdfast.plan.plan import COMPUTE, RECEIVES, SECOND_ORDER, SENDS, SPANS, Action, Op, Plan
 
 Floats = npt.NDArray[np.float64]
 KINDS = ("other", *SPANS.values(), "tp:all_reduce", "dp:reduce_scatter", "world:all_reduce")
@@ -23,9 +23,9 @@ _FORWARDS = (Op.FORWARD, Op.RECOMPUTE)
 
 @dataclass(frozen=True)
 class Culprit:
-    """`what`: forward, backward, compute (both), load, optimizer, link, reduce (of gradients), edge (the same, but
-    only of `rank` and the next one of its dp group, as in an exchange of all with all), or between, the microsecond
-    after each span. `share` 0.1: a tenth longer."""
+    """`what`: forward, backward, compute (both), load, optimizer, factor, invert, link, reduce (of gradients), edge
+    (the same, but only of `rank` and the next one of its dp group, as in an exchange of all with all), or between,
+    the microsecond after each span. `share` 0.1: a tenth longer."""
 
     rank: int
     what: str
@@ -203,7 +203,10 @@ def _step(
                 together(p, 0, "dp", "dp:reduce_scatter", 5 * job.all_reduce * job.stage_bytes.get(s, 1.0))
             spans.add(ranks[p], SPANS[op], start, now[p], own=None, **named)
         else:
-            seconds, name = (job.load, "load") if op is Op.LOAD else (job.optimizer, "optimizer")
+            if op in SECOND_ORDER:
+                seconds, name = job.forward / 4, SPANS[op]
+            else:
+                seconds, name = (job.load, "load") if op is Op.LOAD else (job.optimizer, "optimizer")
             own = took(p, seconds, name)
             now[p] = start + own
             spans.add(ranks[p], SPANS[op], start, now[p], own=own, **named)

@@ -5,7 +5,8 @@ all ranks and micro-batches of the step. So does handing a message over. A messa
 and receiving stage, of the times from the end of its send to the end of its receive, over the messages for which the
 receiver was waiting when they were sent: others had arrived unnoticed. Where no receiver of a stage was waiting, it is
 the median over all stages of that direction, then of both; 0 without any. What the replicas of a stage do together
-(gathering, sums) takes the shortest span of each such action: the last to come waits for no other.
+(gathering, sums) takes the shortest span of each such action: the last to come waits for no other. An optimizer's work
+between computations takes the median of its kind and stage: statistics by side, inversions by what is inverted.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import numpy as np
 
 from holdfast.base.errors import NotFound
 from holdfast.diagnostics.timeline.step_actions import TOGETHER, Floats, StepActions
-from holdfast.plan.plan import BACKWARDS, COMPUTE, SENDS, SPANS, Action, Op
+from holdfast.plan.plan import BACKWARDS, COMPUTE, SECOND_ORDER, SENDS, SPANS, Action, Op
 
 WorkKey = tuple[Op, int, Fraction]
 """Op, stage, how many micro-batches at once."""
 _ONE = Fraction(1)
 TogetherKey = tuple[Op, int, int]
-"""Op, stage, which time in the step."""
+"""Op, stage, which time in the step; of an optimizer's work, what it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ActionTimes:
 
     def duration(self, action: Action) -> float:
         """For how long an action keeps its rank. Receives, the batch and the optimizer take no time here."""
-        if action.op in TOGETHER:
+        if action.op in TOGETHER | SECOND_ORDER:
             return self.together.get(_turn(action, self.pipes), 0.0)
         return self.work.get((action.op, action.stage, action.share), 0.0)
 
@@ -59,7 +60,7 @@ def action_times(seen: StepActions) -> ActionTimes:
     for row, (_, action) in enumerate(seen.rows):
         if action.op in COMPUTE | SENDS:
             by_work[action.op, action.stage, action.share].append(row)
-        elif action.op in TOGETHER:
+        elif action.op in TOGETHER | SECOND_ORDER:
             by_turn[_turn(action, seen.plan.pipes)].append(row)
     samples: dict[WorkKey, int] = defaultdict(int)
     work = {}
@@ -75,7 +76,8 @@ def action_times(seen: StepActions) -> ActionTimes:
     together = {}
     for turn, rows in by_turn.items():
         known = _known(took[rows])
-        together[turn] = float(known.min()) if len(known) else 0.0
+        usual = np.median if turn[0] in SECOND_ORDER else np.min
+        together[turn] = float(usual(known)) if len(known) else 0.0
         samples[turn[0], turn[1], _ONE] += len(known)
     messages = _messages(seen, samples)
     return ActionTimes(work, together, messages, dict(samples), seen.plan.pipes)
@@ -111,4 +113,4 @@ def _known(values: Floats) -> Floats:
 
 
 def _turn(action: Action, pipes: int) -> TogetherKey:
-    return action.op, action.stage, action.turn // pipes
+    return action.op, action.stage, action.turn % 2 if action.op is Op.FACTOR else action.turn // pipes

@@ -16,13 +16,13 @@ from holdfast.diagnostics.timeline.action_times import ActionTimes, action_times
 from holdfast.diagnostics.timeline.lateness import Cause, Late, lateness
 from holdfast.diagnostics.timeline.predicted import Prediction, predict
 from holdfast.diagnostics.timeline.step_actions import TIMED, StepActions, step_actions
-from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Op, Plan
+from holdfast.plan.plan import COMPUTE, RECEIVES, SECOND_ORDER, SENDS, SPANS, Action, Op, Plan
 
 Json = dict[str, Any]
 Bools = npt.NDArray[np.bool_]
 
-DRAWN = COMPUTE | {Op.REDUCE_GRAD}
-"""What lanes show: computations and sums."""
+DRAWN = COMPUTE | SECOND_ORDER | {Op.REDUCE_GRAD}
+"""What lanes show: computations, an optimizer's work between them, and sums."""
 SHOWN_S = 5e-5
 """A delay below this is none: texts give tenths of a millisecond."""
 MOST_SHOWN = 40_000

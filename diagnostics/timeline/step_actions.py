@@ -11,14 +11,14 @@ import numpy.typing as npt
 from holdfast.base.errors import NotFound
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.plan.needs import dependencies
-from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Op, Plan
+from holdfast.plan.plan import COMPUTE, RECEIVES, SECOND_ORDER, SENDS, SPANS, Action, Op, Plan
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 TOGETHER = frozenset({Op.UNSHARD, Op.REDUCE_GRAD})
 """Ops that replicas of a stage do together: their spans contain the wait for the last of them."""
-TIMED = COMPUTE | SENDS | TOGETHER
+TIMED = COMPUTE | SENDS | TOGETHER | SECOND_ORDER
 """Ops that keep a rank busy between its first computation and its optimizer's step."""
 
 

@@ -1,10 +1,11 @@
 """Work that may be done at any time between two computations, into the time in which ranks wait for each other. Pure.
 
 Of a step's schedule nothing moves: what is put in ends before the rank's next computation would begin (the greedy fill
-of PipeFisher; Osawa et al., MLSys 2023). What finds no room is done in the next step's bubbles, before that step's own.
+of PipeFisher; Osawa et al., MLSys 2023). What finds no room is done in the next step's bubbles, before that step's own:
+it is *late*, always the same work in each step. Of one stage and kind, work is done in the order in which it comes up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
@@ -29,27 +30,35 @@ class Filled:
     """A step like all others in the long run."""
 
     plan: Plan
+    """In which late actions are marked."""
     late: frozenset[str]
     """Ids of fillers that are those of the step before."""
 
 
-def second_order(plan: Plan) -> list[list[Filler]]:
+def second_order(plan: Plan, rounds: Mapping[int, int] | None = None) -> list[list[Filler]]:
     """What K-FAC does on each pipeline rank besides preconditioning: for each micro-batch the factor of a stage's
-    inputs behind its forward (an even turn), that of its gradients behind its backward (an odd one), then an inversion.
+    inputs behind its forward (an even turn), that of its gradients behind its backward (an odd one), then inversions.
+
+    `rounds`: into how many actions the inversions of a stage are cut, by stage; one of each without it.
     """
     found: list[list[Filler]] = []
     for order in plan.orders:
-        fillers: list[Filler] = []
-        factors: dict[tuple[int, int], list[str]] = {}
+        after: dict[tuple[int, int, int], tuple[str, ...]] = {}
         for action in order:
             if action.op is Op.FORWARD or action.op in LAST_BACKWARDS:
-                of_stage = factors.setdefault((action.pipe, action.stage), [])
-                turn = 2 * action.micro_batch + (action.op is not Op.FORWARD)
-                factor = Action(Op.FACTOR, action.stage, turn=turn, pipe=action.pipe)
-                fillers.append(Filler(factor, (action.id,)))
-                of_stage.append(factor.id)
-        for (pipe, stage), ids in factors.items():
-            fillers.append(Filler(Action(Op.INVERT, stage, turn=pipe, pipe=pipe), tuple(ids)))
+                for m in action.micro_batches:
+                    # Behind the last of a micro-batch's parts.
+                    key = action.pipe, action.stage, 2 * m + (action.op is not Op.FORWARD)
+                    after[key] = (*after.pop(key, ()), action.id)
+        fillers: list[Filler] = []
+        factors: dict[tuple[int, int], list[str]] = {}
+        for (pipe, stage, turn), ids in after.items():
+            fillers.append(Filler(Action(Op.FACTOR, stage, turn=turn, pipe=pipe), ids))
+            factors.setdefault((pipe, stage), []).append(fillers[-1].action.id)
+        for (pipe, stage), of_stage in factors.items():
+            for number in range(1 if rounds is None else rounds.get(stage, 0)):
+                inversion = Action(Op.INVERT, stage, turn=number * plan.pipes + pipe, pipe=pipe)
+                fillers.append(Filler(inversion, tuple(of_stage)))
         found.append(fillers)
     return found
 
@@ -57,7 +66,8 @@ def second_order(plan: Plan) -> list[list[Filler]]:
 def fill(plan: Plan, fillers: Sequence[Sequence[Filler]], duration: Duration) -> Filled:
     """The plan with each rank's `fillers` in its bubbles, first come first served, the late ones first.
 
-    What finds no room in the next step either, because the bubbles hold less than there is, is done at that step's end.
+    What finds no room in the next step either, because the bubbles hold less than there is, is done at a step's end:
+    before the optimizer's steps, if the plan has them.
     """
     line = simulate(plan, duration)
     late: set[str] = set()
@@ -66,7 +76,7 @@ def fill(plan: Plan, fillers: Sequence[Sequence[Filler]], duration: Duration) ->
         gaps = _gaps(order, line, line.makespan)
         filled, carried = _settled(gaps, own, line, duration)
         late |= carried
-        orders.append(_merged(order, filled))
+        orders.append(_merged(order, [(at, replace(a, late=a.id in carried)) for at, a in filled]))
         assert sorted(a.id for a in orders[rank]) == sorted([*(a.id for a in order), *(one.action.id for one in own)])
     return Filled(replace(plan, orders=tuple(orders)), frozenset(late))
 
@@ -83,28 +93,62 @@ def _gaps(order: Order, line: Timeline, makespan: float) -> list[_Gap]:
         if action.op in COMPUTE:
             found.append((place, clock, line.start[action.id]))
             clock = line.end[action.id]
-    return [*found, (len(order), clock, makespan)]
+    end = next((place for place, action in enumerate(order) if action.op is Op.STEP), len(order))
+    return [*found, (end, clock, makespan)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a rank does in a step of its own work, and of what the step before left."""
+
+    placed: _Placed
+    ended: list[Filler]
+    """Of what was carried from the step before: what found no room again, and is done at the end."""
+    left: list[Filler]
+    """Of its own: what is carried to the next step."""
 
 
 def _settled(
     gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration
 ) -> tuple[_Placed, set[str]]:
-    """What goes where when each step does what the one before it left over, and which those are."""
+    """What goes where when each step does what the one before it left over, and which those are.
+
+    To be late is of use for what then finds room. Where that is not so for what others wait for (statistics), these
+    have the bubbles for themselves, and the others are done at the end; if they still find none, nothing is late.
+    """
+    ids = {one.action.id for one in own}
+    first = [one for one in own if ids.isdisjoint(one.after)]
+    others = [one for one in own if not ids.isdisjoint(one.after)]
+    end = gaps[-1][0]
+    step = _in_the_long_run(gaps, own, line, duration)
+    if step is not None and all(one in others for one in step.ended):
+        late = {one.action.id for one in step.left}
+        # At the end anyway: of its own step, unless it needs what is late.
+        late -= {one.action.id for one in step.ended if late.isdisjoint(one.after)}
+        return [*step.placed, *((end, one.action) for one in step.ended)], late
+    step = _in_the_long_run(gaps, first, line, duration)
+    if step is not None and not step.ended:
+        late = {one.action.id for one in step.left}
+        late |= {one.action.id for one in others if not late.isdisjoint(one.after)}
+        return [*step.placed, *((end, one.action) for one in others)], late
+    step = _step(gaps, (), own, line, duration)
+    return [*step.placed, *((end, one.action) for one in step.left)], set()
+
+
+def _in_the_long_run(gaps: Sequence[_Gap], own: Sequence[Filler], line: Timeline, duration: Duration) -> _Step | None:
+    """A step that leaves what the one before it left. None: each leaves more."""
     carried: list[Filler] = []
     for _ in range(_STEPS):
-        placed, left = _step(gaps, carried, own, line, duration)
-        if left == carried:
-            return placed, {one.action.id for one in carried}
-        carried = left
-    placed, left = _step(gaps, (), own, line, duration)
-    return [*placed, *((gaps[-1][0], one.action) for one in left)], set()
+        step = _step(gaps, carried, own, line, duration)
+        if step.left == carried:
+            return step
+        carried = step.left
+    return None
 
 
 def _step(
     gaps: Sequence[_Gap], carried: Sequence[Filler], own: Sequence[Filler], line: Timeline, duration: Duration
-) -> tuple[_Placed, list[Filler]]:
-    """One step: what is done in which gap, and what is left over of its own work. What was `carried` from the step
-    before and finds no room again is done at the end."""
+) -> _Step:
     waiting = {one.action.id for one in carried}
     late, fresh, done = list(carried), list(own), set[str]()
     placed: _Placed = []
@@ -124,7 +168,7 @@ def _step(
                 done.add(one.action.id)
             clock += duration(one.action)
             placed.append((place, one.action))
-    return [*placed, *((gaps[-1][0], one.action) for one in late)], fresh
+    return _Step(placed, late, fresh)
 
 
 def _merged(order: Order, placed: _Placed) -> Order:

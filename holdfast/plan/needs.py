@@ -44,7 +44,8 @@ def dependencies(plan: Plan) -> dict[str, tuple[str, ...]]:
 
     A receive is posted and not awaited, so it needs nothing: the action that uses the data needs the receive and
     the send. Where a plan has no transfers, it needs the adjacent stage's computation itself. A reduction over the
-    pipes' replicas is likewise begun and not awaited: the optimizer's step needs it, of all replicas.
+    pipes' replicas is likewise begun and not awaited: the optimizer's step needs it, of all replicas. Statistics need
+    the computation that they are of, and an inversion all of its stage's; late ones only those that are late too.
     """
     doers = Doers(action for _, action in plan.actions())
     needs: dict[str, tuple[str, ...]] = {}
@@ -53,6 +54,10 @@ def dependencies(plan: Plan) -> dict[str, tuple[str, ...]]:
     for order in plan.orders:
         gathered: dict[tuple[int, int], str] = {}
         backwards: dict[tuple[int, int], list[str]] = defaultdict(list)
+        factors: dict[tuple[int, int, bool], list[str]] = defaultdict(list)
+        for action in order:
+            if action.op is Op.FACTOR:
+                factors[action.pipe, action.stage, action.late].append(action.id)
         loaded = ""
         for action in order:
             replica = action.pipe, action.stage
@@ -68,6 +73,10 @@ def dependencies(plan: Plan) -> dict[str, tuple[str, ...]]:
                     gathered[replica] = action.id
                 case Op.LOAD:
                     loaded = action.id
+                case Op.FACTOR:
+                    wanted = [] if action.late else _factored(doers, action)
+                case Op.INVERT:
+                    wanted = list(factors[*replica, action.late])
             if action.op in COMPUTE and replica in gathered:
                 wanted.append(gathered[replica])
             if action.op is Op.FORWARD and action.stage in (0, len(plan.stages) - 1) and loaded:
@@ -151,6 +160,16 @@ def _wanted(plan: Plan, doers: Doers, action: Action) -> list[str]:
             own = _backward(doers, s, action)
     source = _source(action, len(plan.stages))
     return own if source is None else own + _arrival(doers, action, source)
+
+
+def _factored(doers: Doers, factor: Action) -> list[str]:
+    """The computations whose statistics are taken: a micro-batch's forward, or what gives weights their gradients."""
+    micro_batch, is_of_outputs = divmod(factor.turn, 2)
+    of_micro_batch = Action(Op.BACKWARD, factor.stage, micro_batch)
+    if not is_of_outputs:
+        return _found(doers, Op.FORWARD, factor.stage, of_micro_batch)
+    halves = _ids(doers.of(Op.BACKWARD_WEIGHT, factor.stage, micro_batch))
+    return halves or _found(doers, Op.BACKWARD, factor.stage, of_micro_batch)
 
 
 def _arrival(doers: Doers, user: Action, source: int) -> list[str]:

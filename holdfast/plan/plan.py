@@ -64,14 +64,16 @@ BACKWARDS = frozenset({Op.BACKWARD, Op.BACKWARD_INPUT})
 """Ops that yield the gradient of a stage's input."""
 LAST_BACKWARDS = frozenset({Op.BACKWARD, Op.BACKWARD_WEIGHT})
 """Ops after which nothing of a micro-batch's activations is needed."""
-_SECOND_ORDER = frozenset({Op.FACTOR, Op.INVERT, Op.PRECOND})
+SECOND_ORDER = frozenset({Op.FACTOR, Op.INVERT, Op.PRECOND})
+"""Ops of a preconditioned optimizer. FACTOR of turn 2m is of the inputs of micro-batch m, 2m + 1 of the gradients of
+its outputs; INVERT of turn k x pipes + p is the k-th of pipe p: these turns are no count of repetitions."""
 _COPIES = frozenset({Op.FETCH, Op.EVICT, Op.SNAP})
-TORCH = frozenset(OPS) - {Op.LOAD, Op.RECOMPUTE, Op.STEP} - _SECOND_ORDER - _COPIES
+TORCH = frozenset(OPS) - {Op.LOAD, Op.RECOMPUTE, Op.STEP} - SECOND_ORDER - _COPIES
 """Ops that torch's pipelining runtime executes."""
-WHOLE_STAGE = frozenset({Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.LOAD, Op.STEP}) | _SECOND_ORDER | _COPIES
+WHOLE_STAGE = frozenset({Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.LOAD, Op.STEP}) | SECOND_ORDER | _COPIES
 """Ops of a stage and no micro-batch."""
 RESOURCES: Mapping[Op, Resource] = {
-    **dict.fromkeys(COMPUTE | _SECOND_ORDER | {Op.STEP}, Resource.COMPUTE),
+    **dict.fromkeys(COMPUTE | SECOND_ORDER | {Op.STEP}, Resource.COMPUTE),
     **dict.fromkeys(SENDS | RECEIVES, Resource.P2P),
     **dict.fromkeys((Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD), Resource.DP),
     **dict.fromkeys(_COPIES | {Op.LOAD}, Resource.HOST),
@@ -125,7 +127,8 @@ class Action:
     parts: int = 1
     """Into how many pieces the micro-batch is cut, of which this is one."""
     late: bool = False
-    """Of a recompute: it begins only when the gradient is there, as if it were in the backward itself."""
+    """Of a recompute: it begins only when the gradient is there, as if it were in the backward itself. Of other work in
+    a bubble: it is that of the step before (see fill.py)."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
@@ -152,12 +155,13 @@ class Action:
         """As torch writes it: `0F3`, `1SEND_F2`, `0UNSHARD`.
 
         What torch lacks follows: `0F2+3` does two micro-batches, `0B2/1:2` is the second half of one, `0R2!` is late,
-        `0F2@1` is of pipe 1.
+        `0F2@1` is of pipe 1. `0FACTOR!~3` is late: turns of second-order ops are written, as no list tells them.
         """
         text = self._base + "".join(f"+{m}" for m in self.also)
         if self.parts > 1:
             text += f"/{self.turn}:{self.parts}"
-        return text + "!" * self.late + (f"@{self.pipe}" if self.pipe else "")
+        text += "!" * self.late + (f"@{self.pipe}" if self.pipe else "")
+        return f"{text}~{self.turn}" if self.turn and self.op in SECOND_ORDER else text
 
     @property
     def id(self) -> str:
@@ -194,8 +198,8 @@ class Action:
             raise ValueError(f"{text!r} is no action: {action.op} takes {_TAKES[True]}")
         if match["part"] and not (part < parts and parts > 1 and not match["turn"]):
             raise ValueError(f"{text!r} is no action: parts count from 0, as 0B3/0:2 and 0B3/1:2")
-        if action.late and action.op is not Op.RECOMPUTE:
-            raise ValueError(f"{text!r} is no action: only a recompute can be late")
+        if action.late and action.op is not Op.RECOMPUTE and action.op not in SECOND_ORDER:
+            raise ValueError(f"{text!r} is no action: only a recompute, or second-order work, can be late")
         return action
 
 
@@ -347,8 +351,8 @@ def numbered(actions: Iterable[Action], pipes: int = 1) -> Order:
     seen: dict[str, int] = {}
     order = []
     for action in actions:
-        if action.parts > 1:
-            order.append(action)  # its turn is the number of the part
+        if action.parts > 1 or action.op in SECOND_ORDER:
+            order.append(action)  # its turn is the number of the part, or of what it is about
             continue
         turn = seen.get(action.text, action.pipe if action.op in WHOLE_STAGE else 0)
         seen[action.text] = turn + pipes

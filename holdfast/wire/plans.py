@@ -5,7 +5,7 @@ from itertools import islice, repeat
 from google.protobuf.message import DecodeError
 
 from holdfast.base.errors import ProtocolError
-from holdfast.plan.plan import OPS, Action, Layers, Mesh, Order, Plan, numbered
+from holdfast.plan.plan import OPS, SECOND_ORDER, Action, Layers, Mesh, Order, Plan, numbered
 from holdfast.proto import plan_pb2 as p
 
 _NUMBERS = {op: number for number, op in enumerate(OPS)}
@@ -25,7 +25,7 @@ def encode_plan(plan: Plan) -> bytes:
                 pipe=_column([action.pipe for action in order], 0),
                 more=_column([len(action.also) for action in order], 0),
                 also=[m for action in order for m in action.also],
-                part=_column([action.part[0] for action in order], 0),
+                part=_column([a.turn if a.op in SECOND_ORDER else a.part[0] for a in order], 0),
                 parts=_column([action.parts for action in order], 1),
                 late=[action.late for action in order] if any(action.late for action in order) else (),
             )

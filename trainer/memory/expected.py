@@ -76,12 +76,15 @@ class Expected:
 
 
 def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Expected:
-    """Work it out for "cpu" or "cuda". Not where a process group exists. ConfigError for ranks of unlike tp."""
+    """Work it out for "cpu" or "cuda". Not where a process group exists. ConfigError for ranks of unlike tp, and
+    for what is kept for bubbles."""
     if layout.stage_tp:
         raise ConfigError(
             "what ranks hold is worked out for one tp, and parallel.stage_tp has several: "
             "set parallel.tp instead, or leave out train.memory_path"
         )
+    if config.optim.kfac_fill:
+        raise ConfigError("what optim.kfac_fill keeps for bubbles is not worked out: set optim.kfac_fill = false")
     computations = computed(config, layout)
     sizes = count(config, layout.tp, vocab, device)
     stages = [_stage(config, layout, sizes, stage) for stage in range(layout.stages)]

@@ -23,6 +23,8 @@ from holdfast.trainer.model.functions import applied
 _is_wanted = False  # not context variables: on a GPU backward runs in a thread of autograd's
 _is_alone = False
 _watchers: Mapping[int, Callable[[Tensor, Tensor], None]] = {}
+_input_watchers: Mapping[int, Callable[[Tensor], None]] = {}
+_is_first_pass = False
 
 
 @contextmanager
@@ -49,15 +51,31 @@ def alone(is_alone: bool) -> Iterator[None]:
 
 
 @contextmanager
-def watching(watchers: Mapping[int, Callable[[Tensor, Tensor], None]]) -> Iterator[None]:
+def watching(
+    watchers: Mapping[int, Callable[[Tensor, Tensor], None]],
+    inputs: Mapping[int, Callable[[Tensor], None]] | None = None,
+) -> Iterator[None]:
     """As long as this lasts, backward hands what a matrix was multiplied with, (..., in), and the gradient of what came
-    of it, (..., out), to its watcher, by id of the parameter: once for each product, recomputed or not."""
-    global _watchers
-    before, _watchers = _watchers, watchers
+    of it, (..., out), to its watcher, by id of the parameter: once for each product, recomputed or not. A product's
+    input goes to the one in `inputs` when it is first computed, for matrices that have a watcher."""
+    global _watchers, _input_watchers
+    before = _watchers, _input_watchers
+    _watchers, _input_watchers = watchers, inputs or {}
     try:
         yield
     finally:
-        _watchers = before
+        _watchers, _input_watchers = before
+
+
+@contextmanager
+def first_pass() -> Iterator[None]:
+    """As long as this lasts, products are computed for the first time."""
+    global _is_first_pass
+    before, _is_first_pass = _is_first_pass, True
+    try:
+        yield
+    finally:
+        _is_first_pass = before
 
 
 def is_alone() -> bool:
@@ -102,6 +120,10 @@ class _Multiply(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, *weights)
         ctx.parameters = weights  # recomputation hands back detached copies of what is saved
+        if _input_watchers and _is_first_pass:
+            for weight in weights:
+                if (watcher := _input_watchers.get(id(weight))) is not None:
+                    watcher(x)
         return tuple(map(F.linear, repeat(x), weights))
 
     @staticmethod

@@ -13,9 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from holdfast.plan.plan import Action, Op
 from holdfast.trainer.optim.adamw import AdamW
+from holdfast.trainer.optim.bubbles import CurvatureInBubbles, Owned
 from holdfast.trainer.optim.factors import Factors, Statistics
-from holdfast.trainer.optim.matrices import cost, is_preconditioned, owners
+from holdfast.trainer.optim.matrices import cost, is_preconditioned, owners, rounds
 from holdfast.trainer.optim.sgd import Sgd
 from holdfast.trainer.optim.update_rules import Peers, Target, UpdateRule, Watcher
 from holdfast.trainer.settings.config import OptimConfig
@@ -49,8 +51,22 @@ class DpKfac(UpdateRule):
             if owner == rank
         }
         self._statistics: dict[int, Statistics] = {}
+        self._bubbles: CurvatureInBubbles | None = None
+
+    def in_bubbles(self, actions: Sequence[Action]) -> CurvatureInBubbles:
+        turns = rounds([target.stage for target in self._matrices], self.owners)
+        owned = [
+            Owned(id(_model_parameter(target)), self._factors[number], target.shard.dtype, target.stage, turns[number])
+            for number, target in enumerate(self._matrices)
+            if number in self._factors
+        ]
+        self._bubbles = CurvatureInBubbles(self.config, owned, actions)
+        return self._bubbles
 
     def watchers(self, applied: int) -> Mapping[int, Watcher]:
+        if self._bubbles is not None:
+            self._bubbles.begin(applied)
+            return self._bubbles.outputs()
         self._statistics = {}
         if applied % self.config.factor_every == 0:
             self._statistics = {number: Statistics(self._matrices[number].shard.dtype) for number in self._factors}
@@ -59,12 +75,10 @@ class DpKfac(UpdateRule):
     @torch.no_grad()
     def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
         assert bad is None
-        for number, statistics in self._statistics.items():
-            self._factors[number].absorb(statistics, self.config.factor_decay)
-        self._statistics = {}
-        if applied % self.config.invert_every == 0:
-            for factors in self._factors.values():
-                factors.invert(self.config.damping)
+        if self._bubbles is not None:
+            self._bubbles.accept(applied)
+        else:
+            self._refresh(applied)
         directions = self._spread()
         scale = self._scale(directions, lr)
         for target, direction in zip(self._matrices, directions, strict=True):
@@ -72,12 +86,22 @@ class DpKfac(UpdateRule):
         self._rules[0].update(lr, applied)
         self._rules[1].update(lr * self._lr_of_others, applied)
 
+    def _refresh(self, applied: int) -> None:
+        """Bring factors, and what is made of them, up to date with the step."""
+        for number, statistics in self._statistics.items():
+            self._factors[number].absorb(statistics, self.config.factor_decay)
+        self._statistics = {}
+        if applied % self.config.invert_every == 0:
+            for factors in self._factors.values():
+                factors.invert(self.config.damping)
+
     def _spread(self) -> list[Tensor]:
         """By matrix, the preconditioned gradient: each from its owner, in one message to all others."""
         group, rank = self._peers.stage, self._peers.stage.rank()
         found = [_grad(target) for target in self._matrices]
-        for number, factors in self._factors.items():
-            found[number] = factors.precondition(found[number], self.config.damping)
+        with spans.actions(Op.PRECOND, [(stage, 0) for stage in sorted({one.stage for one in self._matrices})]):
+            for number, factors in self._factors.items():
+                found[number] = factors.precondition(found[number], self.config.damping)
         if group.size() == 1:
             return found
         of_owner: dict[int, list[int]] = {}

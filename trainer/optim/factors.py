@@ -9,7 +9,8 @@ A = a^T a / n and G = n g^T g, both averaged over steps. The preconditioned grad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,23 +23,52 @@ class Statistics:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._rows = 0
-        self._sums: tuple[Tensor, Tensor] | None = None
+        self._rows = dict.fromkeys(SIDES, 0)
+        self._sums: dict[str, Tensor] = {}
 
     def __call__(self, x: Tensor, of_output: Tensor) -> None:
         """One product: `x` (..., in), `of_output` (..., out), the gradient of what it gave."""
-        sides = [side.flatten(0, -2).to(self._dtype) for side in (x, of_output)]
-        self._rows += len(sides[0])
-        if self._sums is None:
-            self._sums = sides[0].t() @ sides[0], sides[1].t() @ sides[1]
-        else:
-            for total, side in zip(self._sums, sides, strict=True):
-                total.addmm_(side.t(), side)
+        self.add("in", x)
+        self.add("out", of_output)
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """A and G of all rows since the beginning."""
-        assert self._sums is not None, "no product was seen"
-        return self._sums[0] / self._rows, self._sums[1] * self._rows
+    def add(self, side: str, rows: Tensor) -> None:
+        """One side of a product."""
+        rows = rows.flatten(0, -2).to(self._dtype)
+        self._rows[side] += len(rows)
+        if side in self._sums:
+            self._sums[side].addmm_(rows.t(), rows)
+        else:
+            self._sums[side] = rows.t() @ rows
+
+    def factors(self) -> dict[str, Tensor]:
+        """A, of the side "in", and G, of "out", of all rows since the beginning."""
+        assert len(self._sums) == len(SIDES), "no product was seen"
+        assert self._rows["in"] == self._rows["out"], "of some products one side is missing"
+        return {"in": self._sums["in"] / self._rows["in"], "out": self._sums["out"] * self._rows["out"]}
+
+
+class LateStatistics(Statistics):
+    """The same sums, of sides that are kept until somebody has time to add the next one. Sides are added in the order
+    in which they came."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype)
+        self._kept: dict[str, deque[Tensor]] = {side: deque() for side in SIDES}
+
+    def keep(self, side: str, rows: Tensor) -> None:
+        """For later. Without its graph."""
+        self._kept[side].append(rows.detach())
+
+    def add_next(self, side: str) -> None:
+        """No-op where all have been added."""
+        if self._kept[side]:
+            self.add(side, self._kept[side].popleft())
+
+    def factors(self) -> dict[str, Tensor]:
+        for side in SIDES:
+            while self._kept[side]:
+                self.add_next(side)
+        return super().factors()
 
 
 class Factors:
@@ -57,19 +87,30 @@ class Factors:
 
     def absorb(self, statistics: Statistics, decay: float) -> None:
         """Factors become `decay` times what they were, and the rest of the step's."""
-        for side, fresh in zip(SIDES, statistics.factors(), strict=True):
-            self.state[f"factor_{side}"].mul_(decay).add_(fresh, alpha=1 - decay)
+        for side, fresh in statistics.factors().items():
+            _average(self.state[f"factor_{side}"], fresh, decay)
 
     def invert(self, damping: float) -> None:
         """Make what the form needs of the factors, which stay as they are: damping is in no average."""
         for side in SIDES:
-            factor = self.state[f"factor_{side}"]
-            if self._form == "inverse":
-                self.state[f"inverse_{side}"].copy_(damped_inverse(factor, damping))
-            else:
-                values, vectors = torch.linalg.eigh(factor)
-                self.state[f"values_{side}"].copy_(values.clamp_(min=0))
-                self.state[f"eigen_{side}"].copy_(vectors)
+            self.take(self._inverted(side, self.state[f"factor_{side}"], damping))
+
+    def ahead(self, statistics: Statistics | None, decay: float, damping: float) -> dict[str, Tensor] | None:
+        """What `absorb` and `invert` would make of the state, for `take`. None where factors are not finite."""
+        found = {f"factor_{side}": self.state[f"factor_{side}"].clone() for side in SIDES}
+        if statistics is not None:
+            for side, fresh in statistics.factors().items():
+                _average(found[f"factor_{side}"], fresh, decay)
+        if not all(bool(factor.isfinite().all()) for factor in found.values()):
+            return None
+        for side in SIDES:
+            found |= self._inverted(side, found[f"factor_{side}"], damping)
+        return found
+
+    def take(self, state: Mapping[str, Tensor]) -> None:
+        """Have these from now on."""
+        for name, tensor in state.items():
+            self.state[name].copy_(tensor)
 
     def precondition(self, grad: Tensor, damping: float) -> Tensor:
         """A gradient (out, in), times the inverse curvature."""
@@ -79,6 +120,16 @@ class Factors:
         scale = torch.outer(self.state["values_out"], self.state["values_in"]) + damping
         result: Tensor = out @ (out.t() @ grad @ into / scale) @ into.t()
         return result
+
+    def _inverted(self, side: str, factor: Tensor, damping: float) -> dict[str, Tensor]:
+        if self._form == "inverse":
+            return {f"inverse_{side}": damped_inverse(factor, damping)}
+        values, vectors = torch.linalg.eigh(factor)
+        return {f"values_{side}": values.clamp_(min=0), f"eigen_{side}": vectors}
+
+
+def _average(factor: Tensor, fresh: Tensor, decay: float) -> None:
+    factor.mul_(decay).add_(fresh, alpha=1 - decay)
 
 
 def damped_inverse(factor: Tensor, damping: float) -> Tensor:

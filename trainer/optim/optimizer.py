@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from holdfast.plan.plan import Op
+from holdfast.plan.plan import Action, Op
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.buckets import GradientMeans
 from holdfast.trainer.optim.host.states import HostStates
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.states import DeviceStates, States
-from holdfast.trainer.optim.update_rules import Peers, Watcher
+from holdfast.trainer.optim.update_rules import InBubbles, InputWatcher, Peers, Watcher
 from holdfast.trainer.settings.config import OptimConfig
 from holdfast.trainer.settings.learning_rate import learning_rate
 from holdfast.trainer.telemetry import spans
@@ -61,14 +61,28 @@ class Optimizer:
         self.holds_all = mesh.layout.pp == mesh.layout.tp == 1 and not any(piece.is_sharded for piece in slices)
         """Whether the gradients here are all there are, the same on every rank."""
         copies = [1 if self.holds_all else piece.copies for piece in self.slices]
+        self.bubbles: InBubbles | None = None
+        """What the pipeline does of its work."""
         self._copies = torch.tensor(copies, dtype=torch.float64, device=mesh.device)
 
     def watchers(self) -> Mapping[int, Watcher]:
         """What wants to see the next step's products, by id of a model's parameter."""
         return self.states.watchers(self.applied)
 
+    def inputs(self) -> Mapping[int, InputWatcher]:
+        """What wants to see inputs in the next step's forwards, by id of a model's parameter. Call `watchers` first."""
+        return {} if self.bubbles is None else self.bubbles.inputs()
+
+    def use_bubbles(self, actions: Sequence[Action]) -> InBubbles | None:
+        """Leave to the pipeline what its list on this rank has of the optimizer's work. None: nothing."""
+        self.bubbles = self.states.in_bubbles(actions)
+        return self.bubbles
+
     def owned(self) -> Mapping[str, Tensor]:
-        """State that this rank keeps for all that hold the same parameters, whole and in whatever shape, by name."""
+        """State that this rank keeps for all that hold the same parameters, whole and in whatever shape, by name.
+        Between two steps: nothing of it is left to the next one's bubbles then."""
+        if self.bubbles is not None:
+            self.bubbles.settle()
         return self.states.owned()
 
     def collect(self) -> None:

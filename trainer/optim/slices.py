@@ -36,6 +36,8 @@ class Slice:
     """Whether another stage holds it too."""
     is_sharded: bool
     """Whether replicas hold different rows of it. With tp alone, or ZeRO stage 0, they do not."""
+    stage: int = 0
+    """Number of the pipeline's stage that it is a part of."""
 
     @property
     def copies(self) -> int:
@@ -46,7 +48,7 @@ class Slice:
 def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
     """All parameters of the rank's stages, in order. Call after sharding."""
     found = []
-    for stage in stages:
+    for (number, _), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True):
         for name, parameter in stage.named_parameters():
             placed = parameter if isinstance(parameter, DTensor) else None
             with torch.no_grad():
@@ -57,7 +59,7 @@ def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
             dims = 0 if placed is None else placed.device_mesh.ndim
             is_sharded = mesh.layout.replicas > 1 and dims > (1 if mesh.tp_size > 1 else 0)
             holders = (1 if is_split else mesh.tp_size) * (1 if is_sharded else mesh.layout.replicas)
-            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded))
+            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded, number))
     return found
 
 

@@ -8,8 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.plan.plan import Action
 from holdfast.trainer.optim.slices import Slice
-from holdfast.trainer.optim.update_rules import Peers, Target, Watcher, rule
+from holdfast.trainer.optim.update_rules import InBubbles, Peers, Target, Watcher, rule
 from holdfast.trainer.settings.config import OptimConfig
 
 MASTER = "master"
@@ -44,6 +45,9 @@ class States(Protocol):
     def watchers(self, applied: int) -> Mapping[int, Watcher]:
         """What wants to see the products of the step after `applied` updates, by id of a model's parameter."""
 
+    def in_bubbles(self, actions: Sequence[Action]) -> InBubbles | None:
+        """As `UpdateRule` has it."""
+
 
 class DeviceStates:
     """Of bfloat16 parameters it keeps float32 ones of its own, which it updates and then rounds."""
@@ -53,7 +57,9 @@ class DeviceStates:
         self._slices = slices
         self._updated = [_master(piece) for piece in slices]
         targets = [
-            Target(shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied, piece.name, piece.parameter)
+            Target(
+                shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied, piece.name, piece.parameter, piece.stage
+            )
             for piece, shard in zip(slices, self._updated, strict=True)
         ]
         self._rule = rule(config, targets, peers)
@@ -64,6 +70,9 @@ class DeviceStates:
 
     def owned(self) -> Mapping[str, Tensor]:
         return self._rule.owned()
+
+    def in_bubbles(self, actions: Sequence[Action]) -> InBubbles | None:
+        return self._rule.in_bubbles(actions)
 
     def update(self, lr: float, applied: int, clipping: Clipping, bad: Tensor | None) -> None:
         for piece, updated in zip(self._slices, self._updated, strict=True):

@@ -9,16 +9,20 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from holdfast.plan.plan import Action
 from holdfast.trainer.settings.config import OptimConfig
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 Watcher = Callable[[Tensor, Tensor], None]
 """Takes input (..., in) and gradient of the output (..., out) of a matrix, once for each product in backward."""
+InputWatcher = Callable[[Tensor], None]
+"""Takes input (..., in) of a matrix, once for each product in forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Target:
     """Of the parameter, the same in every layout."""
     parameter: nn.Parameter | None = None
     """What the model computes with, where that is not `shard`."""
+    stage: int = 0
+    """Of the pipeline, of which it is a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,19 @@ class Elements:
     """By key of the rule."""
     is_matrix: bool
     """As `Target` has it."""
+
+
+class InBubbles(Protocol):
+    """Work of a rule that a pipeline's plan has between computations."""
+
+    def inputs(self) -> Mapping[int, InputWatcher]:
+        """What wants to see inputs in the step's forwards, by id of the model's parameter: behind `watchers`."""
+
+    def do(self, action: Action) -> None:
+        """One action, in the order of the list."""
+
+    def settle(self) -> None:
+        """Between two steps: do what was left for the next one, so that `owned` is all there is."""
 
 
 class UpdateRule:
@@ -97,6 +116,11 @@ class UpdateRule:
         """State that this rank keeps for all its peers, in whatever shape, by name. Not copied: a checkpoint is read
         into these tensors. No other rank has one of these names, and together they are the same in every layout."""
         return {}
+
+    def in_bubbles(self, actions: Sequence[Action]) -> InBubbles | None:
+        """Leave to the pipeline what `actions`, its list on this rank, have of the rule's work; each step then does
+        them. None: it has no such work."""
+        return None
 
     @staticmethod
     def update_elements(

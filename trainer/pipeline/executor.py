@@ -13,7 +13,7 @@ from functools import partial
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order, Plan
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, SECOND_ORDER, Action, Op, Order, Plan
 from holdfast.trainer.optim.buckets import GradientMeans
 from holdfast.trainer.pipeline.messages import Messages, Way
 from holdfast.trainer.pipeline.offload.offload import Offload
@@ -73,6 +73,8 @@ class Executor:
         self._gradients: dict[Key, Tensor] = {}
         self.after: Callable[[], None] | None = None
         """Called at the end of each action, for who measures."""
+        self.second_order: Callable[[Action], None] | None = None
+        """Does what the list has of the optimizer's work between computations."""
 
     def kept(self) -> Iterator[Tensor]:
         """What stages keep of micro-batches under way: what came in, and what went out."""
@@ -123,7 +125,7 @@ class Executor:
         """Each action with what to do for it, but those of the loop around the step: reading data, the optimizer."""
         lasts = {(a.pipe, a.stage): a for a in order if a.op in LAST_BACKWARDS}
         is_forward = {action.id: before for action, before in self._gathers}
-        busy = [action for action in order if action.op in COMPUTE or action.op is Op.REDUCE_GRAD]
+        busy = [action for action in order if action.op in COMPUTE | SECOND_ORDER | {Op.REDUCE_GRAD}]
         for action in order:
             stage, pieces = self._stages[action.pipe, action.stage], self._pieces.of(action)
             is_last = lasts.get((action.pipe, action.stage)) is action
@@ -154,6 +156,8 @@ class Executor:
                     if (action.pipe, action.stage) not in lasts:
                         yield action, stage.state.contribute_nothing
                     yield action, partial(self._reduce, stage.state, action, action is busy[-1])
+                case Op.FACTOR | Op.INVERT:
+                    yield action, partial(self._second_order, action)
                 case Op.RESHARD | Op.LOAD | Op.STEP:
                     pass
                 case _:
@@ -208,6 +212,12 @@ class Executor:
             for early in self._under_way[:-UNDER_WAY]:
                 early.finish()
             del self._under_way[:-UNDER_WAY]
+
+    def _second_order(self, action: Action) -> None:
+        """Leaves a span in every step, as all actions do, also where there is nothing to do."""
+        with spans.action(action.op, action.stage, turn=action.turn):
+            if self.second_order is not None:
+                self.second_order(action)
 
     def _send_forward(self, action: Action, pieces: Sequence[Piece]) -> None:
         self._messages.send(action, [self._outputs.pop((action.stage + 1, piece)) for piece in pieces])

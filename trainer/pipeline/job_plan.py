@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from holdfast.plan.check import verify
+from holdfast.plan.fill import fill, second_order
 from holdfast.plan.plan import Action, Layers, Op, Order, Plan, numbered
-from holdfast.plan.simulate import durations, simulate
+from holdfast.plan.simulate import Duration, durations, simulate
 from holdfast.trainer.pipeline.sharding import (
     add_reduce,
     add_reduce_each,
@@ -26,6 +27,16 @@ SYNC = ("end", "eager", "eager-opt")
 so only for stages behind which their ranks are idle anyway."""
 
 
+@dataclass(frozen=True, slots=True)
+class BubbleWork:
+    """What a preconditioned optimizer does in the pipeline's bubbles."""
+
+    duration: Duration
+    """Of its actions and of computations, in any unit."""
+    rounds: Mapping[int, int]
+    """By stage, into how many actions its inversions are cut."""
+
+
 def job_plan(
     layout: TrainerLayout,
     schedule: str,
@@ -38,6 +49,7 @@ def job_plan(
     by_layer: bool = False,
     reduce_each: bool = True,
     sync: str = "end",
+    work: BubbleWork | None = None,
 ) -> Plan:
     """The whole plan around `computations`, one list a pipeline rank.
 
@@ -46,8 +58,8 @@ def job_plan(
     trainer/optim/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go
     on layer by layer inside the computation that these actions surround, and reducing in each backward or, without
     `reduce_each`, in the last one. `sync`, as in `SYNC`, is for stages with replicas in several pipes, which reduce
-    once a step, but for ZeRO stage 2; there is no stage 3 of theirs. AssertionError when the lists could not be
-    executed: a builder's fault, found here instead of in a job that hangs.
+    once a step, but for ZeRO stage 2; there is no stage 3 of theirs. `work` goes into the bubbles of all that.
+    AssertionError when the lists could not be executed: a builder's fault, found here instead of in a job that hangs.
     """
     rank_of, *replicas = layout.places
     ranges = [layout.layers_of(stage, layers) for stage in range(layout.stages)]
@@ -68,6 +80,8 @@ def job_plan(
     if ahead:
         orders = [post_ahead(order, rank_of, ahead, replicas) for order in orders]
     plan = replace(bare, orders=tuple(_whole_step(bare, rank, order) for rank, order in enumerate(orders)))
+    if work is not None:
+        plan = fill(plan, second_order(plan, work.rounds), work.duration).plan
     wrong = verify(plan)
     assert not wrong, f"{schedule} on {layout}: {'; '.join(wrong[:3])}"
     return plan

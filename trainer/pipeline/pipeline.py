@@ -19,6 +19,7 @@ from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.contributions import ContributionMeans, Contributions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
+from holdfast.trainer.pipeline.bubble_work import bubble_work
 from holdfast.trainer.pipeline.crossings import Crossings, connect
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
@@ -56,6 +57,7 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
         by_layer=by_layer(config, layout.replicas),
         reduce_each=config.parallel.zero_reduce == "each",
         sync=config.parallel.replica_sync,
+        work=bubble_work(config, layout),
     )
 
 

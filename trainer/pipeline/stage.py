@@ -61,7 +61,7 @@ class Stage:
     def forward(self, action: Action, xs: Mapping[Piece, Tensor], keep: bool = True) -> dict[Piece, Tensor]:
         """What the stage makes of each. Without `keep` no graph is recorded: `recompute` does that."""
         outputs = {}
-        with _span(action):
+        with _span(action), accumulate.first_pass():
             for piece, x in xs.items():
                 if not self.is_first:
                     x.requires_grad_()

@@ -83,6 +83,8 @@ class Trainer:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
         rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
         self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows, self.executor.late())
+        if (bubbles := self.optimizer.use_bubbles(order) if config.optim.kfac_fill else None) is not None:
+            self.executor.second_order = bubbles.do
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
@@ -102,7 +104,7 @@ class Trainer:
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
-        with accumulate.watching(self.optimizer.watchers()):
+        with accumulate.watching(self.optimizer.watchers(), self.optimizer.inputs()):
             self.executor.step(inputs, targets)
         self._say_moved()
         self.optimizer.collect()

@@ -207,6 +207,9 @@ class OptimConfig:
     """dp-kfac: what updates vectors, embeddings and large matrices."""
     kfac_others_lr: float = 0.0
     """dp-kfac: lr of those, with the same warmup and decay; 0: lr."""
+    kfac_fill: bool = False
+    """dp-kfac: build factors and invert them while a pipeline's rank waits for others. Inverses that are not ready in
+    time are used from the next step on. Inputs and gradients of matrices are kept until then: more memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,6 +242,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if config.optim.reduce_pieces and (unfit := _unfit_pieces(config, layout)) is not None:
         return unfit
+    if config.optim.kfac_fill and (unfit := _unfit_fill(config, pp)) is not None:
+        return unfit
     if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp)) is not None:
         return unfit
     if layout.replicas > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
@@ -297,6 +299,23 @@ def _unfit_sync(config: Config) -> str | None:
         return (
             f"parallel.replica_sync = {sync} chooses when gradients are summed once a step, and parallel.zero = 2 sums "
             "them behind each micro-batch (set parallel.replica_sync = end, or parallel.zero = 1)"
+        )
+    return None
+
+
+def _unfit_fill(config: Config, pp: int) -> str | None:
+    """Why DP-KFAC's work cannot go into bubbles, None if it can."""
+    schedule, off = SCHEDULES[config.parallel.schedule], "set optim.kfac_fill = false"
+    if config.optim.name != "dp-kfac":
+        return f"optim.kfac_fill is for optim.name = dp-kfac, and {config.optim.name} has nothing to put there ({off})"
+    if pp == 1:
+        return f"optim.kfac_fill puts work where pipeline ranks wait for each other, and there is one ({off})"
+    if schedule.is_message_driven:
+        return f"optim.kfac_fill puts work into a fixed order, and {schedule.name} has none (choose 1f1b, or {off})"
+    if config.train.memory_path:
+        return (
+            "optim.kfac_fill keeps what train.memory_path does not know of: inputs and gradients of matrices "
+            f"(leave it out, or {off})"
         )
     return None
 

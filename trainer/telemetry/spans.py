@@ -17,15 +17,15 @@ import torch
 
 from holdfast.agent import probe
 from holdfast.plan.plan import COMPUTE as COMPUTES
-from holdfast.plan.plan import RECEIVES, SPANS, Op
+from holdfast.plan.plan import RECEIVES, SECOND_ORDER, SPANS, Op
 from holdfast.trainer.telemetry.device_spans import DeviceSpans
 from holdfast.wire.types import STEP_PARTS
 
 COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = STEP_PARTS
 PARTS = STEP_PARTS
 _PARTS = {op: COMPUTE if op in COMPUTES else BUBBLE if op in RECEIVES else COMMUNICATION for op in SPANS}
-_PARTS |= {Op.LOAD: DATA, Op.STEP: OPTIMIZER}
-_WORK = COMPUTES | {Op.STEP, Op.REDUCE_GRAD}  # loading waits for disks, whatever the processor does
+_PARTS |= {Op.LOAD: DATA, **dict.fromkeys(SECOND_ORDER | {Op.STEP}, OPTIMIZER)}
+_WORK = COMPUTES | SECOND_ORDER | {Op.STEP, Op.REDUCE_GRAD}  # loading waits for disks, whatever the processor does
 # Waiting for an adjacent stage is a bubble; all other operations that ranks do together are communication
 # that nothing hides, or the block would not be waiting for it.
 _WAITS = ("pp:recv",)

@@ -1,14 +1,19 @@
 """Work in bubbles: the step takes no longer where they hold it, and only as much longer as they do not."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.check import verify
 from holdfast.plan.fill import MARGIN, Filler, fill, second_order
-from holdfast.plan.plan import COMPUTE, Action, Op, Plan
+from holdfast.plan.plan import COMPUTE, SECOND_ORDER, Action, Op, Plan
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import Duration, Timeline, durations, simulate
+from holdfast.trainer.pipeline.job_plan import BubbleWork, job_plan
+from holdfast.trainer.settings.layout import TrainerLayout
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -72,12 +77,77 @@ def test_an_inversion_of_what_a_step_saw_last_is_done_in_the_next() -> None:
 
 
 def test_a_gap_is_longer_than_its_filler_by_the_margin() -> None:
-    """Rank 1 of 1F1B is idle for F = 1 before its first forward and for B = 2 behind its last backward."""
+    """Rank 0 of 1F1B is idle for B = 2 between its second forward and its first backward, and then never so long."""
     plan = SCHEDULES["1f1b"].plan(2, 1, 2)
     for seconds, fits in ((2 / (1 + MARGIN) - 1e-6, True), (2 / (1 + MARGIN) + 1e-6, False)):
         table = {Op.SNAP: seconds, Op.FORWARD: FORWARD, Op.BACKWARD: BACKWARD}
-        found = fill(plan, [[], [Filler(Action(Op.SNAP, 1), ("1B1",))]], lambda action, of=table: of[action.op])
-        assert (found.late == set()) == fits
+        found = fill(plan, [[Filler(Action(Op.SNAP, 0), ("0F1",))], []], lambda action, of=table: of[action.op])
+        order = [action.id for action in found.plan.orders[0]]
+        assert order.index("0SNAP") == (2 if fits else 4)
+        assert found.late == set()  # it would find no room in the next step either
+
+
+def test_what_is_done_at_the_end_is_not_late_for_nothing() -> None:
+    """Statistics fit into the bubbles, and the inversion into none. Rank 0's last statistics are late, and the
+    inversion with them; rank 1's are not."""
+    plan = SCHEDULES["1f1b"].plan(2, 1, 4)
+    found = fill(plan, second_order(plan), times(0.01, 50))
+    assert found.late == {"0FACTOR~7", "0INVERT"}
+    assert [order[-1].id for order in found.plan.orders] == ["0INVERT", "1INVERT"]
+    assert verify(found.plan) == []
+
+
+def test_statistics_that_fit_into_no_bubble_are_of_their_own_step() -> None:
+    plan = SCHEDULES["1f1b"].plan(2, 1, 4)
+    assert fill(plan, second_order(plan), times(5, 0.1)).late == set()
+
+
+@pytest.mark.parametrize(
+    "schedule", ["1f1b", "gpipe", "interleaved", "zbv", "chimera", "chimera-doubling", "chimera-halving"]
+)
+@pytest.mark.parametrize("dp", [1, 2])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_jobs_plan_takes_as_long_as_without(schedule: str, dp: int, share: float) -> None:
+    """In it are messages, reductions and steps too. A step's work is a share of the least bubble of any rank."""
+    chosen, ranks, count = SCHEDULES[schedule], 4, 8
+    layout = TrainerLayout(ranks, dp, 1, chosen.chunks, count, chosen.placement)
+    orders, base = chosen.build(ranks, chosen.chunks, count), durations(FORWARD, BACKWARD)
+    bare = job_plan(layout, schedule, layout.stages, orders, ahead=2, zero=0)
+    line = simulate(bare, base)
+    idle = min(line.bubble) * line.makespan
+    stages, rounds = layout.stages * layout.pipes // ranks, 8
+    factor, invert = share * idle / 2 / (2 * count * chosen.chunks), share * idle / 2 / (stages * rounds)
+
+    def duration(action: Action) -> float:
+        return {Op.FACTOR: factor, Op.INVERT: invert}.get(action.op) or base(action)
+
+    work = BubbleWork(duration, dict.fromkeys(range(layout.stages), rounds))
+    filled = job_plan(layout, schedule, layout.stages, orders, ahead=2, zero=0, work=work)
+    assert simulate(filled, duration).makespan == pytest.approx(line.makespan)
+    for order, own in zip(filled.orders, bare.orders, strict=True):
+        assert [action for action in order if action.op not in SECOND_ORDER] == list(own)
+        done = Counter(action.op for action in order)
+        assert done[Op.INVERT] == stages * rounds
+        # A step ends with what the optimizer needs.
+        assert all(action.op is Op.STEP for action in order[-stages:])
+    micro_batches = {(a.stage, a.turn) for _, a in filled.actions() if a.op is Op.FACTOR}
+    assert micro_batches == {(s, turn) for s in range(layout.stages) for turn in range(2 * count)}
+
+
+def test_a_plan_is_refused_whose_work_lies_where_it_cannot_be_done() -> None:
+    plan = SCHEDULES["1f1b"].plan(2, 1, 2)
+    found = fill(plan, second_order(plan), times(0.01, 0.01)).plan
+    assert verify(found) == []
+    for name, at in (("0FACTOR~1", 0), ("0FACTOR", 0), ("1INVERT", 0)):
+        rank = int(name[0])
+        order = [replace(action, late=False) for action in found.orders[rank]]
+        (one,) = (action for action in order if action.id == name)
+        order.remove(one)
+        order.insert(at, one)
+        orders = [tuple(order) if r == rank else own for r, own in enumerate(found.orders)]
+        assert "wait for each other for ever" in verify(replace(found, orders=tuple(orders)))[0]
+    unknown = replace(found, orders=((Action(Op.FACTOR, 0, turn=99), *found.orders[0]), found.orders[1]))
+    assert verify(unknown) == ["actions wait for what is not in the plan: 0B49"]
 
 
 @settings(deadline=None, max_examples=40)

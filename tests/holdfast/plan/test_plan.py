@@ -79,6 +79,9 @@ def test_text_of_what_torch_lacks() -> None:
     half = Action(Op.BACKWARD, 1, 2, 1, pipe=3, parts=2)
     assert (half.text, half.id, half.part, half.share) == ("1B2/1:2@3", "1B2~1", (1, 2), Fraction(1, 2))
     assert Action(Op.RECOMPUTE, 0, 5, late=True).text == "0R5!"
+    late = Action(Op.FACTOR, 1, turn=5, pipe=1, late=True)
+    assert (late.text, late.id, Action.parse(late.text)) == ("1FACTOR!@1~5", "1FACTOR~5", late)
+    assert numbered([late, Action(Op.FACTOR, 1)]) == (late, Action(Op.FACTOR, 1))  # turns say what they are about
     both_ways = "0F0+1,3F2@1,3B2/0:2@1,3B2/1:2@1,0B0,0REDUCE_GRAD,3REDUCE_GRAD@1\n"
     (order,) = from_csv(both_ways)
     assert to_csv([order]) == both_ways

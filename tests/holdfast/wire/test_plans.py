@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import ProtocolError
-from holdfast.plan.plan import OPS, WHOLE_STAGE, Action, Layers, Mesh, Op, Plan, numbered
+from holdfast.plan.plan import OPS, SECOND_ORDER, WHOLE_STAGE, Action, Layers, Mesh, Op, Plan, numbered
 from holdfast.proto import plan_pb2
 from holdfast.wire.plans import decode_plan, encode_plan
 
@@ -19,6 +19,9 @@ def plans(draw: st.DrawFn) -> Plan:
         order = []
         for op in draw(st.lists(st.sampled_from(OPS), max_size=8)):
             stage, pipe = draw(st.integers(0, 500)), draw(st.integers(0, pipes - 1))
+            if op in SECOND_ORDER:
+                order.append(Action(op, stage, turn=draw(st.integers(0, 9999)), pipe=pipe, late=draw(st.booleans())))
+                continue
             if op in WHOLE_STAGE:
                 order.append(Action(op, stage, pipe=pipe))
                 continue

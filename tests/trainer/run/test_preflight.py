@@ -14,6 +14,7 @@ from holdfast.base.errors import UsageError
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.run.preflight import check_job
 
+KFAC_FILL = ["--optimizer", "dp-kfac", "--set", "optim.kfac_fill=true", "--set", "parallel.zero=0"]
 UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
 
 AWAY = ["--set", "train.activations=host", "--set", "train.activation_bytes=100000", "--set"]
@@ -109,6 +110,11 @@ PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
         ([*AWAY, "parallel.schedule=axonn", "--pp", "2"], 2, "axonn decides that in the run; set parallel.schedule"),
         ([*AWAY, "parallel.zero=3", "--dp", "2"], 2, "set parallel.zero to 2 or less, or train.activations = device"),
         (["--set", "train.activation_bytes=-1"], 1, "train.activation_bytes is -1: must be 0 or more"),
+        ([*KFAC_FILL, "--dp", "2"], 2, "pipeline ranks wait for each other, and there is one (set optim.kfac_fill = f"),
+        ([*KFAC_FILL, "--pp", "2", "--schedule", "axonn"], 2, "into a fixed order, and axonn has none (choose 1f1b"),
+        ([*KFAC_FILL, "--pp", "2", "--schedule", "chimera"], 2, "dp-kfac needs one pipe, and the schedule has 2"),
+        ([*KFAC_FILL, "--pp", "2", "--optimizer", "lamb"], 2, "is for optim.name = dp-kfac, and lamb has nothing"),
+        ([*KFAC_FILL, "--pp", "2", "--set", "train.memory_path=x"], 2, "keeps what train.memory_path does not know of"),
         (["--set", "optim.bucket=127"], 1, "optim.bucket is 127: must be 128 or more elements"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),

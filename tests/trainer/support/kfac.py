@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import torch.distributed as dist
 from joining import joined
 from torch import Tensor
 
+from holdfast.plan.plan import Op
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.feed import Inline
 from holdfast.trainer.model import accumulate, layers
+from holdfast.trainer.optim.matrices import rounds
+from holdfast.trainer.run import loop
 from holdfast.trainer.settings.config import OptimConfig
 
 Rows = list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
@@ -39,12 +43,14 @@ class Alone:
 class PlainKfac:
     """Of some matrices in one process, by the formulas of arXiv 2206.15143. Arrays in, arrays out, float64."""
 
-    def __init__(self, config: OptimConfig, shapes: Mapping[str, Sequence[int]]) -> None:
-        self.config = config
+    def __init__(self, config: OptimConfig, shapes: Mapping[str, Sequence[int]], late: Sequence[str] = ()) -> None:
+        """`late`: matrices whose inverses are used one step later, but for the first ones."""
+        self.config, self.late = config, frozenset(late)
         self.into = {name: np.eye(shape[1]) for name, shape in shapes.items()}
         self.out = {name: np.eye(shape[0]) for name, shape in shapes.items()}
         self.momentum = {name: np.zeros(tuple(shape)) for name, shape in shapes.items()}
         self.ready: dict[str, Any] = {}
+        self.for_next: dict[str, Any] = {}
 
     def step(
         self, applied: int, lr: float, rows: Mapping[str, Rows], weights: dict[str, Any], grads: Mapping[str, Any]
@@ -52,6 +58,8 @@ class PlainKfac:
         """Change `weights` in place."""
         c = self.config
         found = {}
+        self.ready |= self.for_next
+        self.for_next = {}
         for name, grad in grads.items():
             n = len(rows[name])
             if applied % c.factor_every == 0:
@@ -60,7 +68,8 @@ class PlainKfac:
                 self.into[name] = c.factor_decay * self.into[name] + (1 - c.factor_decay) * a
                 self.out[name] = c.factor_decay * self.out[name] + (1 - c.factor_decay) * g
             if applied % c.invert_every == 0:
-                self.ready[name] = self.into[name].copy(), self.out[name].copy()
+                used_in = self.for_next if applied and name in self.late else self.ready
+                used_in[name] = self.into[name].copy(), self.out[name].copy()
             into, out = self.ready[name]
             if c.kfac_form == "inverse":
                 left = np.linalg.inv(out + c.damping * np.eye(len(out)))
@@ -171,6 +180,41 @@ def counted() -> Iterator[dict[str, list[int]]]:
     finally:
         for name, call in kept.items():
             setattr(dist, name, call)
+
+
+def filled(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """A rank whose curvature is worked out in bubbles, and beside it one that does so in each step, always of the same
+    weights: by step, matrices whose factors or inverses are not the same bits, or those of the step before if late."""
+    torch.set_num_threads(1)
+    with joined(argv) as rank:
+        trainer, c = rank.trainer(), rank.config
+        twin = loop.Trainer(replace(c, optim=replace(c.optim, kfac_fill=False)), rank.mesh, rank.corpus)
+        order = trainer.plan.orders[rank.mesh.pp_rank]
+        late = {(a.stage, a.turn) for a in order if a.late and a.op is Op.INVERT}
+        rule: Any = trainer.optimizer.states._rule  # type: ignore[attr-defined]
+        matrices = [rule._matrices[number] for number in rule._factors]
+        turns = dict(zip(map(id, rule._matrices), rounds([m.stage for m in rule._matrices], rule.owners), strict=True))
+        are_late = {one.name for one in matrices if (one.stage, turns[id(one)]) in late}
+        wrong: list[list[str]] = []
+        before: dict[str, Tensor] = {}
+        for step in range(c.train.steps):
+            with torch.no_grad():
+                for one, other in zip(twin.slices, trainer.slices, strict=True):
+                    one.parameter.copy_(other.parameter)
+            trainer.step(step)
+            twin.step(step)
+            theirs = {name: tensor.clone() for name, tensor in twin.optimizer.owned().items()}
+            used = trainer.optimizer.states.owned()  # as it is: nothing is settled
+            wrong.append([])
+            for name, tensor in used.items():
+                matrix, _, key = name.partition("@")
+                expected = before if matrix in are_late and step else theirs
+                if not torch.equal(tensor, expected[name]) and not (key.startswith("factor") and matrix in are_late):
+                    wrong[-1].append(name)
+            before = theirs
+        settled = trainer.optimizer.owned()
+        wrong.append([name for name, tensor in settled.items() if not torch.equal(tensor, before[name])])
+        return {"wrong": wrong, "late": sorted(are_late), "matrices": sorted(one.name for one in matrices)}
 
 
 assert accumulate.multiply_all is layers.multiply_all, "both tests and layers must multiply with the same function"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.plan.cache.arena import Arena
+from holdfast.plan.plan import Action
 from holdfast.trainer.optim.host.cuts import Bucket, cut, halves
 from holdfast.trainer.optim.host.lanes import Lanes, lanes_of
 from holdfast.trainer.optim.host.pinned import pin
@@ -68,6 +69,9 @@ class HostStates:
     def watchers(self, applied: int) -> Mapping[int, Watcher]:
         """None: elementwise rules see gradients alone."""
         return {}
+
+    def in_bubbles(self, actions: Sequence[Action]) -> None:
+        """None: elementwise rules do all of their work in the step."""
 
     def owned(self) -> Mapping[str, Tensor]:
         """Nothing: elementwise rules keep what has the shape of parameters."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from holdfast.plan.plan import Action, Op
-from holdfast.trainer.model.attention import score_pairs
+from holdfast.plan.transformer import score_pairs
 from holdfast.trainer.optim.matrices import INVERSION, TABLES, cost, is_preconditioned, owners, rounds
 from holdfast.trainer.optim.traffic import held_by
 from holdfast.trainer.pipeline.job_plan import BubbleWork

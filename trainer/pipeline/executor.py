@@ -40,12 +40,13 @@ class Executor:
         stages: Sequence[Stage],
         loss: LossFunction,
         group: dist.ProcessGroup,
-        like: Tensor,
+        like: Tensor | Mapping[int, Tensor],
         back: dist.ProcessGroup | None = None,
         way: Way | None = None,
     ) -> None:
-        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this, and
-        gradients go over `back` if it is given. `way`: how a message goes, if not from one rank to another."""
+        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this,
+        or like that of the stage before their cut. Gradients go over `back` if it is given. `way`: how a message goes,
+        if not from one rank to another."""
         self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
         self._messages = Messages(plan, rank, group, like, self._pieces, back, way)

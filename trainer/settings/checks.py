@@ -6,6 +6,7 @@ from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig, OptimConfig
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.own_module import check_module
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 
 RECOMPUTE = ("none", "selective", "full", "cell")
@@ -23,6 +24,7 @@ def check(config: Config) -> None:
     _check_model(config.model)
     _check_choices(config)
     _check_state(config.optim)
+    check_module(config)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
 

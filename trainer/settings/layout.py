@@ -214,7 +214,7 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if config.parallel.shard_vocabulary and vocab % tp:
         return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"
-    if model.layers < stages:
+    if model.layers < stages and not config.module.build:
         return f"model.layers = {model.layers} are fewer than {stages} stages"
     if train.micro_batches % dp:
         return f"train.micro_batches = {train.micro_batches} is not divisible by dp"

@@ -149,17 +149,30 @@ class _Board:
         self.sizes = [sizes[p] for p in self.places]
 
     def cut(self, stages: int) -> tuple[int, ...] | None:
-        """The places of the cuts into so many stages, None if there are none."""
+        """The places of the cuts into so many stages, None if there are none.
+
+        First the best balance, then the smallest messages near it, then the best balance with messages as small.
+        """
         if self._cheapest(stages, math.inf) is None:
             return None
-        low, high = self.costs[-1] / stages, self.costs[-1]
+        best = self._lowest(stages, self.costs[-1] / stages, self.costs[-1], math.inf)
+        near = best * (1 + SLACK)
+        found = self._cheapest(stages, near)
+        assert found is not None
+        found = self._cheapest(stages, self._lowest(stages, best, near, found[0]))
+        assert found is not None
+        return found[1]
+
+    def _lowest(self, stages: int, low: float, high: float, size: float) -> float:
+        """The lowest limit up to `high` with which messages are no larger than `size`, about."""
         while high - low > 1e-6 * high:
             middle = (low + high) / 2
-            if self._cheapest(stages, middle) is None:
+            found = self._cheapest(stages, middle)
+            if found is None or found[0] > size:
                 low = middle
             else:
                 high = middle
-        return self._cheapest(stages, high * (1 + SLACK))
+        return high
 
     def most_stages(self) -> int:
         """Into how many it can be cut."""
@@ -168,8 +181,8 @@ class _Board:
             stages += 1
         return stages
 
-    def _cheapest(self, stages: int, limit: float) -> tuple[int, ...] | None:
-        """The cuts with the smallest messages whose stages cost no more than `limit` each, and read a parameter.
+    def _cheapest(self, stages: int, limit: float) -> tuple[float, tuple[int, ...]] | None:
+        """Size and places of the cuts with the smallest messages whose stages cost no more than `limit` each, and read a parameter.
 
         best[p] is the size of all messages up to place p, for as many stages as are done; a stage that ends at p begins
         at one of a window of places, which only moves on with p.
@@ -200,4 +213,4 @@ class _Board:
         for begin in reversed(begins[1:]):
             at = begin[at]
             places.append(self.places[at])
-        return tuple(reversed(places))
+        return best[-1], tuple(reversed(places))

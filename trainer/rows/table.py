@@ -18,6 +18,7 @@ from holdfast.trainer.rows import (
     transfers,
 )
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
+from holdfast.trainer.rows.models import partition
 from holdfast.trainer.rows.optim import host_states, second_order
 from holdfast.trainer.rows.row import Row, Technique
 
@@ -67,6 +68,8 @@ TECHNIQUES = {
                   caches.chunks),
         Technique("C7", "Tables behind a cache (Bagpipe)", "Agarwal et al., SOSP 2023",
                   "tables are too large for a trainer: `holdfast train-embeddings`", caches.tables),
+        Technique("C9a", "Merak: modules cut as they are", "Lai et al., TPDS 2023",
+                  "the model is a module of your own: `holdfast train --model MODULE:FUNCTION`", partition.recomposed),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
         Technique("C9c", "Merak: stage-aware recompute", "Lai et al., TPDS 2023",

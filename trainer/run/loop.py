@@ -81,7 +81,9 @@ class Trainer:
         """With which this rank reads data, if it does."""
         is_whole = layout.pp == layout.tp == config.parallel.partial_backward == 1
         piggybacked = PiggybackedReductions(self._riding, self._arrived) if is_whole else None
-        self.executor = pipeline.build_executor(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded, own)
+        self.executor = pipeline.build_executor(
+            config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded, own
+        )
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""

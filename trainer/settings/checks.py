@@ -6,8 +6,8 @@ from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig, OptimConfig
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.own_module import check_module
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
+from holdfast.trainer.settings.own_module import check_module
 
 RECOMPUTE = ("none", "selective", "full", "cell")
 STAGE_AWARE = "stage-aware"

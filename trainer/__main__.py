@@ -81,7 +81,7 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     config = load(options["config"], [*shape, *options["set"], *flags, *theirs])
     if config.module.build and (options["traffic"] or options["sample"] is not None or options["export_hf"]):
         raise ConfigError(
-            f"module.build = {config.module.build} with --sample, --export-hf or --traffic: they are for the transformer"
+            f"module.build = {config.module.build} with --sample, --export-hf, --traffic: they are for the transformer"
         )
     if options["traffic"]:
         return config, Instead(None, 0, 0.0, None, traffic=True)

@@ -1,1 +1,1 @@
-"""Modules of the user's own: traced once, cut into pipeline stages, each a module that passes on what is needed after it."""
+"""Modules of the user's own: traced once and cut into pipeline stages, each a module that passes on what follows."""

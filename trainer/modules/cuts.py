@@ -182,7 +182,7 @@ class _Board:
         return stages
 
     def _cheapest(self, stages: int, limit: float) -> tuple[float, tuple[int, ...]] | None:
-        """Size and places of the cuts with the smallest messages whose stages cost no more than `limit` each, and read a parameter.
+        """Size and places of the cuts with the smallest messages whose stages read a parameter and cost up to `limit`.
 
         best[p] is the size of all messages up to place p, for as many stages as are done; a stage that ends at p begins
         at one of a window of places, which only moves on with p.

@@ -76,10 +76,14 @@ def _imported(name: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"module.build: no such file {path}, seen from {os.getcwd()}; name a file of Python")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    name = f"own_{path.stem}"  # not the stem: a file may be called torch.py
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # for what lies beside it, as for a script
     spec.loader.exec_module(module)
     return module
 

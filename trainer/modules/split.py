@@ -28,6 +28,12 @@ class Partition:
     def stages(self) -> int:
         return len(self.messages) + 1
 
+    @property
+    def digest(self) -> int:
+        """What ranks must have in common, below 2**63: the operations, and where they are cut."""
+        steps = ((node.name, str(node.target), str(node.args), str(node.kwargs)) for node in self.trace.operations)
+        return hash_of(repr(list(steps)), repr(self.cuts), repr(self.messages))
+
     def operations_of(self, stage: int) -> list[fx.Node]:
         places = [0, *self.cuts.places, len(self.trace.operations)]
         return self.trace.operations[places[stage] : places[stage + 1]]

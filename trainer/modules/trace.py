@@ -22,7 +22,6 @@ from holdfast.base.plain import one_line
 from holdfast.trainer.modules.aliases import Aliases
 from holdfast.trainer.modules.cuts import Operation
 
-_WITHOUT_WAY_BACK = {"detach", "detach_", "wrap_with_set_grad_enabled", "argmax", "argmin", "sign", "round", "floor"}
 _ONLY_CHECKS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"}
 
 
@@ -141,7 +140,7 @@ def _facts(
     counted: set[str] = set()
     total = 0.0
     facts = []
-    for place, node in enumerate(operations):
+    for node in operations:
         value = _value(node)
         own = {str(one.target) for one in node.all_input_nodes if one.op == "get_attr"} & parameters
         flops = _flops(node) if node.op == "call_function" else 0.0
@@ -177,6 +176,8 @@ def random(node: fx.Node) -> bool:
 
 
 def _has_way_back(node: fx.Node) -> bool:
+    if _name(node) in ("detach", "detach_") or (_name(node) == "wrap_with_set_grad_enabled" and not node.args[0]):
+        return False
     value = _value(node)
     values = value if isinstance(value, tuple | list) else [value]
     is_smooth = any(isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in values)

@@ -70,6 +70,8 @@ class Trainer:
             own = open_module(config, layout.stages, mesh.device)
         self.forward_flops = None if own is None else own.trace.flops
         """Of a micro-batch through a module of the user's."""
+        self.own_digest = 0 if own is None else own.digest
+        """Of that module as it is cut."""
         self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment, self._mean_loss, own)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
@@ -221,7 +223,8 @@ def run(config: Config, launch: Launch) -> Outcome:
             _report(trainer.plan)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, corpus.digest)
-        require_agreement(_fingerprint(config, fixed), "settings or data")
+        what = "settings, data or module" if config.module.build else "settings or data"
+        require_agreement(_fingerprint(config, fixed, trainer.own_digest), what)
         if config.checkpoint.store:
             manager = make_manager(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
         gauged = None if begin_gauging is None else begin_gauging(trainer)
@@ -345,7 +348,10 @@ def _meter(trainer: Trainer) -> Meter:
     return Meter(config, vocab, device, layout.world, recomputes, head_again, way_back, own)
 
 
-def _fingerprint(config: Config, fixed: dict[str, object]) -> int:
+def _fingerprint(config: Config, fixed: dict[str, object], own: int) -> int:
     """What all ranks must have in common, as a number below 2**62."""
     shared = replace(config.checkpoint, keep=1)
-    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps) >> 1
+    return (
+        hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps, own)
+        >> 1
+    )

@@ -43,7 +43,7 @@ MODEL = (
     *(
         Value(label, text)
         for label, text in (
-            ("a module that is not there", "no_such_module:build"), ("a file that is not there", "no/such/file.py:build"),
+            ("a module that is not there", "no_such_module:build"), ("a file that is not there", "no/such.py:build"),
             ("a file without a function", "model.py"), ("nothing on both sides", ":"), ("two functions", "a:b:c"),
             ("a module without it", "json:build"), ("no function", "math:pi"), ("one that wants more", "json:loads"),
             ("one that makes no module", "os:getcwd"), ("not a name", "my-model:build"),

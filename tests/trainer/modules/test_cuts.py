@@ -74,9 +74,8 @@ def test_cuts_are_the_best_that_the_rules_allow(operations: list[Operation], sta
     allowed = [places for places in every if may(operations, places, None)]
     try:
         found = cut(operations, 0, stages)
-    except CannotCut as error:
+    except CannotCut:
         assert not allowed
-        assert str(error).startswith("it can be cut into ")
         return
     assert may(operations, found.places, found.tied)
     if not allowed:

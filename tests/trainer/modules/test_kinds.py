@@ -83,6 +83,33 @@ def test_a_shared_table_is_in_both_end_stages_and_every_other_parameter_in_one(k
     assert set().union(*held) == {name for name, _ in plain.named_parameters()}
 
 
+class Stopped(nn.Module):
+    """No gradient goes back through some of its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.still = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        with torch.no_grad():
+            scale = torch.sigmoid(self.still(x))
+        return self.second(x * scale) + x.detach()  # type: ignore[no-any-return]
+
+
+def test_what_has_no_gradient_in_the_module_has_none_in_its_stages() -> None:
+    torch.manual_seed(0)
+    plain, args = Stopped(), (torch.randn(2, 4),)
+    whole = partition(trace(copy.deepcopy(plain), args), 2, torch.float32)
+    stages = Recomposed(whole)
+    _, (result,) = stages.forward(*args)
+    stages.backward([result], [torch.ones_like(result)])
+    torch.autograd.backward([plain(*args)], [torch.ones_like(result)])
+    found = stages.gradients()
+    assert found.keys() == {name for name, p in plain.named_parameters() if p.grad is not None}
+    assert all(torch.equal(grad, plain.get_parameter(name).grad) for name, grad in found.items())
+
+
 def test_a_value_that_a_later_stage_reads_goes_through_those_between() -> None:
     _, _, whole = cut_in("U-net", 3)
     through = set(whole.crossing(0)) & set(whole.crossing(1))

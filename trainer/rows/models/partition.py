@@ -52,5 +52,6 @@ def recomposed() -> Iterator[Row]:
 def _apart(found: object, expected: object) -> float:
     from torch import Tensor
 
-    assert isinstance(found, Tensor) and isinstance(expected, Tensor)
+    assert isinstance(found, Tensor)
+    assert isinstance(expected, Tensor)
     return float((found - expected).abs().max())

@@ -180,8 +180,7 @@ def _has_way_back(node: fx.Node) -> bool:
         return False
     value = _value(node)
     values = value if isinstance(value, tuple | list) else [value]
-    is_smooth = any(isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in values)
-    return is_smooth and _name(node) not in _WITHOUT_WAY_BACK
+    return any(isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in values)
 
 
 def _is_fixed(value: Any) -> bool:

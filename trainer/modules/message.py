@@ -26,7 +26,8 @@ class Field:
 
     @classmethod
     def of(cls, value: Tensor, has_gradient: bool) -> Field:
-        order = tuple(sorted(range(value.dim()), key=lambda d: (-value.stride(d), d)))
+        strides = value.stride()
+        order = tuple(sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim)))
         if not value.permute(order).is_contiguous():
             order = tuple(range(value.dim()))
         return cls(tuple(value.shape), value.dtype, order, has_gradient)
@@ -75,7 +76,7 @@ class Message:
     def unpack(self, packed: Tensor) -> list[Tensor]:
         """The tensors again, as they were laid out. Those with a gradient pass it on to the message."""
         values = []
-        for one, part in zip(self.fields, packed.split(self.sizes), strict=True):
+        for one, part in zip(self.fields, torch.split(packed, self.sizes), strict=True):
             if one.has_gradient:
                 values.append(part.view(one.in_memory).permute(one.back))
             else:

@@ -96,7 +96,7 @@ def _graph(
     trace: Trace, operations: Sequence[fx.Node], coming: Iterable[fx.Node], going: Iterable[fx.Node]
 ) -> tuple[fx.Graph, bool]:
     """The operations and what they need of the constant ones; and whether any of them draws numbers."""
-    wanted = {one for node in (*operations, *going) for one in node.all_input_nodes} | set(going)
+    wanted = {one for node in operations for one in node.all_input_nodes} | set(going)
     mine = set(operations)
     for node in reversed(trace.constants):
         if node in wanted:
@@ -112,7 +112,8 @@ def _graph(
         if node.op == "get_attr" and node in wanted:
             copies[node] = graph.get_attr(str(node.target))
         elif node in mine and node not in copies:
-            copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+            copy: Any = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copy
             if random(node):
                 draws = True
                 copy.args = (copy.target, seed, node.name, *copy.args)
@@ -124,7 +125,7 @@ def _graph(
 
 def seeded(operation: Callable[..., Any], seed: int, site: str, *args: Any, **kwargs: Any) -> Any:
     """An operation that draws numbers, from a seed and its place in the model alone: on whatever rank, and again."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # torch's
     with torch.random.fork_rng(devices):
         torch.manual_seed(hash_of(seed, site))
         return operation(*args, **kwargs)

@@ -36,6 +36,8 @@ class Trace:
     module: nn.Module
     root: fx.GraphModule
     """Holds the tensors that the trace reads and the module has no name for."""
+    out_spec: pytree.TreeSpec
+    """How the module's output is put together."""
     inputs: list[fx.Node]
     operations: list[fx.Node]
     """In order, the inputs first. Those that need neither inputs nor parameters are `constants` instead."""
@@ -51,7 +53,7 @@ class Trace:
 
     def results_of(self, tree: Any) -> Any:
         """The module's output, put together from what `results` came to."""
-        return pytree.tree_unflatten(list(tree), self.root.out_spec)
+        return pytree.tree_unflatten(list(tree), self.out_spec)
 
 
 def trace(
@@ -73,13 +75,13 @@ def trace(
         except Exception as error:
             raise CannotTrace(_reason(error)) from error
     assert isinstance(root, fx.GraphModule)
-    root.out_spec = exported.call_spec.out_spec
+    out_spec = exported.call_spec.out_spec
     names = _own_names(module)
     output = root.graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]  # export always gives a tuple
     if pick is not None:
         values = [_value(node) for node in results]
-        wanted = pick(pytree.tree_unflatten(values, root.out_spec))
+        wanted = pick(pytree.tree_unflatten(values, out_spec))
         results = [node for node, value in zip(results, values, strict=True) if value is wanted][:1]
         output.args = (tuple(results),)
     for node in list(root.graph.nodes):
@@ -88,10 +90,12 @@ def trace(
         elif node.op == "get_attr" and node.target in names:
             node.target = names[node.target]
     root.graph.eliminate_dead_code()
-    return _found(module, root, results, balance)
+    return _found(module, root, out_spec, results, balance)
 
 
-def _found(module: nn.Module, root: fx.GraphModule, results: list[fx.Node], balance: str) -> Trace:
+def _found(
+    module: nn.Module, root: fx.GraphModule, out_spec: pytree.TreeSpec, results: list[fx.Node], balance: str
+) -> Trace:
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     nodes = list(root.graph.nodes)
     aliases = Aliases(nodes)
@@ -124,7 +128,9 @@ def _found(module: nn.Module, root: fx.GraphModule, results: list[fx.Node], bala
     operations = [node for node in nodes if node.op != "output" and node.op != "get_attr" and node not in fixed]
     facts, flops = _facts(operations, results, aliases, backward, parameters, module, balance)
     constants = [node for node in nodes if node in fixed and node.op == "call_function"]
-    return Trace(module, root, inputs, operations, constants, results, parameters, frozenset(backward), flops, facts)
+    return Trace(
+        module, root, out_spec, inputs, operations, constants, results, parameters, frozenset(backward), flops, facts
+    )
 
 
 def _facts(

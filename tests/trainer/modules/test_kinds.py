@@ -70,6 +70,8 @@ def test_stages_compute_what_the_module_does(kind: str) -> None:
     found = stages.gradients()
     wanted = {name: parameter.grad for name, parameter in plain.named_parameters()}
     assert found.keys() == wanted.keys()
+    held = [{name for name, _ in piece.named_parameters()} for piece in stages.pieces]
+    assert held == [whole.parameters_of(stage) for stage in range(3)]
     assert [name for name, grad in wanted.items() if grad is None or not torch.equal(found[name], grad)] == []
 
 

@@ -63,7 +63,7 @@ class Layer(nn.Module):
         x = x + self.attention(seen, seen, self.is_causal)
         if self.crossed is not None and other is not None:
             x = x + self.crossed(x, other, False)
-        return x + self.feed(x)
+        return x + self.feed(x)  # type: ignore[no-any-return]
 
 
 class Gpt(nn.Module):
@@ -176,7 +176,8 @@ class Experts(nn.Module):
             scores = gate(x)
             best = scores >= scores.topk(2, dim=-1).values[..., -1:]
             weights = scores.masked_fill(~best, float("-inf")).softmax(-1)
-            each = torch.stack([F.gelu(expert(x)) for expert in experts], dim=-1)  # type: ignore[union-attr]
+            assert isinstance(experts, nn.ModuleList)
+            each = torch.stack([F.gelu(expert(x)) for expert in experts], dim=-1)
             x = x + (each * weights.unsqueeze(-2)).sum(-1)
         return self.head(x)  # type: ignore[no-any-return]
 

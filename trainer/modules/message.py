@@ -71,7 +71,7 @@ class Message:
         for one, value in zip(self.fields, values, strict=True):
             flat = value.permute(one.order).reshape(-1)
             parts.append(flat if one.has_gradient else self._as_elements(flat.detach().contiguous()))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return torch.cat(parts)  # of one too: a view could not be detached in place, as halves of a backward do
 
     def unpack(self, packed: Tensor) -> list[Tensor]:
         """The tensors again, as they were laid out. Those with a gradient pass it on to the message."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,14 +82,22 @@ class Piece(nn.Module):
         coming = whole.trace.inputs if stage == 0 else whole.crossing(stage - 1)
         going = whole.trace.results if is_last else whole.crossing(stage)
         graph, self.draws = _graph(whole.trace, whole.operations_of(stage), coming, going)
-        held = [node for node in graph.nodes if node.op == "get_attr"]
-        for target in dict.fromkeys(str(node.target) for node in held):
-            _hold(self, target, _found(whole.trace, target), target in whole.trace.parameters)
-        self.compute: Callable[..., tuple[Tensor, ...]] = _compiled(graph)
-        """Of this module, a seed and the values that come in."""
+        self.held = nn.Module()
+        """The tree of what it reads, apart: names in it are the user's, and may be any."""
+        read = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+        for target in dict.fromkeys(read):
+            _hold(self.held, target, _found(whole.trace, target), target in whole.trace.parameters)
+        self._compute = _compiled(graph)
 
     def forward(self, *values: Any, seed: int = 0) -> tuple[Tensor, ...]:
-        return self.compute(self, seed, *values)
+        return self._compute(self.held, seed, *values)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """By the names that they have in the user's module."""
+        if recurse:
+            yield from self.held.named_parameters(prefix, True, remove_duplicate)
 
 
 def _graph(

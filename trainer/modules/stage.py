@@ -42,7 +42,7 @@ class ModuleStage(Piece):
         if self.draws:
             seed = hash_of(moment.seed, "module", moment.step, moment.first_micro_batch + micro_batch)
         values = [x] if self.incoming is None else self.incoming.unpack(x)
-        outputs = self.compute(self, seed, *values)
+        outputs = self._compute(self.held, seed, *values)
         return outputs[0] if self.outgoing is None else self.outgoing.pack(outputs)
 
 

@@ -62,7 +62,10 @@ def alone(config: Config) -> tuple[dict[str, torch.Tensor], list[float]]:
             torch.autograd.backward(loss)
             total += float(loss.detach())
         first = first or {name: p.grad.clone() for name, p in trained.items() if p.grad is not None}
-        torch.nn.utils.clip_grad_norm_(trained.values(), config.optim.clip_norm)
+        norm = torch.cat([p.grad.flatten() for p in trained.values() if p.grad is not None]).norm()
+        for p in trained.values():  # torch's own adds 1e-6 to the norm
+            if p.grad is not None:
+                p.grad *= min(1.0, float(config.optim.clip_norm / norm))
         with torch.no_grad():
             update(learning_rate(config.optim, step), step)
         found.append(total)
@@ -94,15 +97,11 @@ def test_two_stages_equal_one_process(zygote: Zygote, small: list[str], tmp_path
 @pytest.mark.parametrize(
     ("layout", "schedule", "zero"),
     [
-        ((1, 1), "1f1b", 1),
         ((2, 2), "1f1b", 1),
-        ((2, 2), "gpipe", 0),
         ((2, 2), "interleaved", 2),
-        ((3, 1), "axonn", 0),
-        ((2, 1), "bfs", 1),
-        ((2, 1), "zbv", 1),
-        ((2, 1), "dualpipev", 0),
+        ((2, 1), "zbv", 0),
         ((2, 1), "chimera", 1),
+        ((3, 1), "axonn", 0),
         ((2, 1), "merak-early", 0),
     ],
 )

@@ -1,0 +1,77 @@
+"""Stages of a module of the user's own: what they draw, what they hold, what is counted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from forked import REPOSITORY
+
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.model.dropout import Moment
+from holdfast.trainer.modules.split import Partition, seeded
+from holdfast.trainer.modules.stage import ModuleStage, boundaries, open_module
+
+MODELS = REPOSITORY / "tests" / "trainer" / "support" / "own_models.py"
+SMALL = ["--set", "data.seq_len=8", "--set", "train.micro_batch_size=2", "--set", "train.dtype=float64"]
+
+
+@pytest.fixture(scope="module")
+def dropping() -> Partition:
+    return open_module(parse(["--model", f"{MODELS}:dropping", *SMALL]), 3, torch.device("cpu"))
+
+
+def logits(whole: Partition, moment: Moment, micro_batch: int) -> torch.Tensor:
+    x = torch.arange(16).view(2, 8) * 9
+    with torch.no_grad():
+        for index in range(whole.stages):
+            x = ModuleStage(whole, index, moment)(x, micro_batch)
+    return x
+
+
+def test_what_is_drawn_depends_on_seed_step_and_micro_batch_alone(dropping: Partition) -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first = logits(dropping, Moment(1, step=2), 3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(first, logits(dropping, Moment(1, step=2, first_micro_batch=2), 1))
+    others = [(Moment(1, step=2), 4), (Moment(1, step=3), 3), (Moment(2, step=2), 3)]
+    assert not any(torch.equal(first, logits(dropping, *other)) for other in others)
+
+
+def test_each_dropout_draws_for_itself() -> None:
+    x = torch.ones(64, dtype=torch.float64)
+    drop = torch.ops.aten.dropout.default
+    first, again, other = (seeded(drop, 3, site, x, 0.5, True) for site in ("dropout", "dropout", "dropout_1"))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert set(first.tolist()) == {0.0, 2.0}
+
+
+def test_a_stage_has_the_parameters_of_its_operations_by_their_names(dropping: Partition) -> None:
+    held = [dict(ModuleStage(dropping, index, Moment(0)).named_parameters()) for index in range(3)]
+    assert [set(names) for names in held] == [dropping.parameters_of(index) for index in range(3)]
+    assert {"table.weight", "moment.bias"} <= set(held[0])
+    assert "head.weight" in held[2]
+    assert all(value is dropping.trace.module.get_parameter(name) for names in held for name, value in names.items())
+    assert "frozen" in dict(ModuleStage(dropping, 0, Moment(0)).held.named_buffers())
+
+
+def test_messages_are_of_the_size_that_their_cut_needs(dropping: Partition) -> None:
+    # Residual stream and the very first activation, 2 x 8 x 16 each, and 2 x 8 flags of a byte in elements of 8; then,
+    # before the head, which costs as much as four layers, one activation.
+    assert [len(one) for one in boundaries(dropping, torch.device("cpu")).values()] == [2 * 2 * 8 * 16 + 2, 2 * 8 * 16]
+
+
+def test_flops_are_those_of_its_matrices(dropping: Partition) -> None:
+    tokens, width = 2 * 8, 16
+    matrices = 2 * tokens * (width * width + 8 * 2 * 2 * width * width + width * 256)
+    assert matrices <= dropping.trace.flops <= 1.15 * matrices
+
+
+def test_stages_are_balanced(dropping: Partition) -> None:
+    cuts = [0, *dropping.cuts.places, len(dropping.trace.operations)]
+    facts, total = dropping.trace.facts, dropping.trace.flops
+    shares = [sum(one.cost for one in facts[a:b]) / total for a, b in pairwise(cuts)]
+    assert max(shares) < 0.4

@@ -57,8 +57,6 @@ def _unfit(config: Config) -> str | None:
         return "parallel.partial_backward counts our layers (set it to 1)"
     if SCHEDULES[parallel.schedule].parts > 1:
         return f"{parallel.schedule} cuts micro-batches, and your module is for whole ones (choose chimera)"
-    if SCHEDULES[parallel.schedule].halves_backward:
-        return f"{parallel.schedule} halves backwards, and your module's are whole (choose 1f1b, interleaved or bfs)"
     entries = {entry.strip() for entry in train.recompute.split(",")}
     if not entries <= {"none", "cell"}:
         return f"train.recompute = {train.recompute} is for our layers (set none, or cell for whole stages)"

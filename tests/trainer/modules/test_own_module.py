@@ -99,6 +99,7 @@ def test_two_stages_equal_one_process(zygote: Zygote, small: list[str], tmp_path
     [
         ((2, 2), "1f1b", 1),
         ((2, 2), "interleaved", 2),
+        ((2, 1), "zbv", 0),
         ((2, 1), "chimera", 1),
         ((3, 1), "axonn", 0),
         ((2, 1), "merak-early", 0),

@@ -39,7 +39,6 @@ OWN = ["--model", f"{MODELS}:net"]
         ([*OWN, "--dp", "2", "--zero", "3"], 2, "set parallel.zero to 2 or less"),
         ([*OWN, "--dp", "2", "--set", "parallel.partial_backward=2"], 2, "parallel.partial_backward counts our layers"),
         ([*OWN, "--pp", "2", "--schedule", "chimera-halving"], 2, "cuts micro-batches, and your module is for whole"),
-        ([*OWN, "--pp", "2", "--schedule", "zbv"], 2, "zbv halves backwards, and your module's are whole (choose 1f1b"),
         ([*OWN, "--set", "train.recompute=full"], 1, "set none, or cell for whole stages"),
         ([*OWN, "--set", "train.recompute=stage-aware"], 1, "train.recompute = stage-aware is for our layers"),
         ([*OWN, "--optimizer", "dp-kfac", "--zero", "0"], 1, "set adamw, lamb or sgd"),

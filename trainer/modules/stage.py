@@ -31,6 +31,11 @@ class ModuleStage(Piece):
         is_end = self.is_first or self.is_last
         self.tied = whole.cuts.tied if is_end else None
         """A parameter that the stage at the other end holds too."""
+        if self.tied is not None and self.is_last and not self.is_first:
+            # A copy: a rank may hold both end stages, which add up what each has.
+            path, _, name = self.tied.rpartition(".")
+            table = self.held.get_parameter(self.tied).detach().clone()
+            setattr(self.held.get_submodule(path), name, nn.Parameter(table))
         self.moment = moment
         self.saved: StageBytes | None = None
         self.without_way_back: Callable[[], int] = lambda: 0

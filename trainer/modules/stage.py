@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.plan.recompute import StageBytes
 from holdfast.trainer.model.dropout import Moment

@@ -75,3 +75,12 @@ def test_stages_are_balanced(dropping: Partition) -> None:
     facts, total = dropping.trace.facts, dropping.trace.flops
     shares = [sum(one.cost for one in facts[a:b]) / total for a, b in pairwise(cuts)]
     assert max(shares) < 0.4
+
+
+def test_both_ends_have_a_copy_of_a_tied_table() -> None:
+    whole = open_module(parse(["--model", f"{MODELS}:net", *SMALL]), 3, torch.device("cpu"))
+    stages = [ModuleStage(whole, index, Moment(0)) for index in range(3)]
+    assert [stage.tied for stage in stages] == ["table.weight", None, "table.weight"]
+    first, last = (dict(stages[index].named_parameters())["table.weight"] for index in (0, 2))
+    assert torch.equal(first, last)
+    assert first.data_ptr() != last.data_ptr()

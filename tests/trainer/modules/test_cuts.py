@@ -147,3 +147,13 @@ def test_every_stage_has_something_to_train() -> None:
 def test_a_long_list_is_cut_fast_enough_to_wait_for() -> None:
     operations = line([1.0] * 1000)
     assert cut(operations, 0, 4).places == (250, 500, 750)
+
+
+def test_something_with_a_gradient_goes_through_every_cut() -> None:
+    operations = line([1, 1, 1])
+    operations[0] = replace(operations[0], can_cross=False)
+    operations[1] = replace(operations[1], has_gradient=False, parameters=frozenset())
+    with pytest.raises(CannotCut, match="it can be cut into 1 stage, not into 2"):
+        cut(operations, 0, 2)
+    operations[1] = replace(operations[1], has_gradient=True)
+    assert cut(operations, 0, 2).places == (2,)

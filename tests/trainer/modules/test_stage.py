@@ -7,11 +7,14 @@ from itertools import pairwise
 import pytest
 import torch
 from forked import REPOSITORY
+from torch import Tensor, nn
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.model.dropout import Moment
-from holdfast.trainer.modules.split import Partition, seeded
+from holdfast.trainer.modules.message import Field, Message
+from holdfast.trainer.modules.split import Partition, Piece, partition, seeded
 from holdfast.trainer.modules.stage import ModuleStage, boundaries, open_module
+from holdfast.trainer.modules.trace import trace
 
 MODELS = REPOSITORY / "tests" / "trainer" / "support" / "own_models.py"
 SMALL = ["--set", "data.seq_len=8", "--set", "train.micro_batch_size=2", "--set", "train.dtype=float64"]
@@ -84,3 +87,34 @@ def test_both_ends_have_a_copy_of_a_tied_table() -> None:
     first, last = (dict(stages[index].named_parameters())["table.weight"] for index in (0, 2))
     assert torch.equal(first, last)
     assert first.data_ptr() != last.data_ptr()
+
+
+class Late(nn.Module):
+    """What its table gives is read again at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layers = nn.Embedding(9, 4), nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        first = x = self.table(tokens)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x + first  # type: ignore[no-any-return]
+
+
+def test_a_stage_that_passes_a_value_on_holds_nothing_of_what_made_it() -> None:
+    whole = partition(trace(Late(), (torch.zeros(2, 3, dtype=torch.int64),)), 3, torch.float32)
+    held = [{name for name, _ in Piece(whole, index).named_parameters()} for index in range(3)]
+    assert [("table.weight" in names) for names in held] == [True, False, False]
+    assert held == [whole.parameters_of(index) for index in range(3)]
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 2, 1)])
+def test_a_message_keeps_any_order_of_memory(order: tuple[int, ...]) -> None:
+    value = torch.randn(2, 3, 5).permute(order)
+    message = Message((Field.of(value, True), Field.of(value > 0, False)), torch.float32)
+    back, flags = message.unpack(message.pack([value, value > 0]))
+    assert torch.equal(back, value)
+    assert torch.equal(flags, value > 0)
+    assert back.stride() == value.stride()

@@ -21,6 +21,7 @@ from holdfast.trainer.settings.launch import Launch, from_environment
 from holdfast.trainer.settings.layout import plan, vocab_of, world_of
 from holdfast.trainer.settings.load import load, parse_override
 from holdfast.trainer.settings.models import MODELS, settings_of
+from holdfast.trainer.settings.own_module import is_named_by
 
 # Flags that stand for one setting each.
 _FLAGS: dict[str, tuple[str, type, str]] = {
@@ -76,8 +77,12 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     options = vars(build_parser().parse_args(argv))
     flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
     theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
-    shape = [] if options["model"] is None else settings_of(options["model"])
+    shape = [] if options["model"] is None else _named(options["model"])
     config = load(options["config"], [*shape, *options["set"], *flags, *theirs])
+    if config.module.build and (options["traffic"] or options["sample"] is not None or options["export_hf"]):
+        raise ConfigError(
+            f"module.build = {config.module.build} with --sample, --export-hf, --traffic: they are for the transformer"
+        )
     if options["traffic"]:
         return config, Instead(None, 0, 0.0, None, traffic=True)
     if options["sample"] is None and options["export_hf"] is None:
@@ -101,7 +106,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECTION.KEY=VALUE",
         help="override one setting; may be repeated",
     )
-    parser.add_argument("--model", metavar="NAME", help="the shape of a published model: " + ", ".join(MODELS))
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the shape of a published model: " + ", ".join(MODELS) + "; or MODULE:FUNCTION that makes one of your own",
+    )
     for flag, (key, kind, text) in _FLAGS.items():
         parser.add_argument(flag, type=kind, dest=key, metavar=kind.__name__.upper(), help=text)
     parser.add_argument(
@@ -119,6 +128,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--import-hf", type=Path, metavar="DIR", help="continue from a HF Llama: its shape and weights")
     parser.add_argument("--traffic", action="store_true", help="print the bytes that a step sends, instead of training")
     return parser
+
+
+def _named(model: str) -> list[tuple[str, Any]]:
+    """Settings of a --model."""
+    return [("module.build", model)] if is_named_by(model) else settings_of(model)
 
 
 def _imported(folder: Path) -> list[tuple[str, Any]]:

@@ -29,6 +29,8 @@ from holdfast.trainer.settings.config import Config, ModelConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
+TIED = "embed.weight"
+
 
 class ModelShape:
     """Widths of one layer. Rows go group by group, so that a split over tp is a split by groups.
@@ -190,6 +192,8 @@ class ModelStage(nn.Module):
         model, shard = config.model, config.parallel.shard_vocabulary
         self.is_first, self.is_last = layers.start == 0, layers.stop == model.layers
         self.is_tied = model.tied and (self.is_first or self.is_last)
+        self.tied = TIED if self.is_tied else None
+        """The parameter that first and last stage both hold."""
         group = make.mesh.get_group()
         is_alone = group.size() == 1
         chunks = 1 if is_alone else config.parallel.overlap_chunks

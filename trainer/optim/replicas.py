@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from holdfast.trainer.mesh import collectives
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import ModelStage, sum_precision
+from holdfast.trainer.modules.stage import AnyStage
 from holdfast.trainer.settings.config import Config
 
 
@@ -31,7 +32,7 @@ def by_layer(config: Config, replicas: int) -> bool:
     return replicas > 1 and config.parallel.zero == 3 and config.parallel.zero_unit == "layer"
 
 
-def share(stage: ModelStage, config: Config, mesh: RankMesh) -> None:
+def share(stage: AnyStage, config: Config, mesh: RankMesh) -> None:
     """Cut the stage's parameters over its replicas as parallel.zero says. Called once, before anything refers to them.
 
     Replicas in dp have a mean each, of the same weight; those in several pipes have parts of one, which add up.
@@ -39,7 +40,7 @@ def share(stage: ModelStage, config: Config, mesh: RankMesh) -> None:
     if mesh.layout.replicas == 1 or config.parallel.zero == 0:
         return
     policy = sum_precision(config)
-    units = units_of(stage) if by_layer(config, mesh.layout.replicas) else []
+    units = units_of(stage) if isinstance(stage, ModelStage) and by_layer(config, mesh.layout.replicas) else []
     for module in (*units, stage):
         fully_shard(module, mesh=mesh.replicas, reshard_after_forward=bool(units), mp_policy=policy)
     shards = [module for module in (*units, stage) if isinstance(module, FSDPModule)]

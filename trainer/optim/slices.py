@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.trainer.mesh.mesh import RankMesh, group_of
-from holdfast.trainer.model.model import ModelStage
 from holdfast.trainer.model.tensor_parallel import all_reduce
+from holdfast.trainer.modules.stage import AnyStage
 from holdfast.trainer.telemetry import spans
-
-TIED = "embed.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Slice:
         return self.holders * (2 if self.is_tied else 1)
 
 
-def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
+def slices_of(stages: Sequence[AnyStage], mesh: RankMesh) -> list[Slice]:
     """All parameters of the rank's stages, in order. Call after sharding."""
     found = []
     for (number, _), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True):
@@ -55,7 +53,7 @@ def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
                 shard = nn.Parameter((parameter if placed is None else placed.to_local()).detach())
             # The tp dimension is the last one; without tp peers there is none.
             is_split = placed is not None and mesh.tp_size > 1 and placed.placements[-1].is_shard()
-            is_tied = name == TIED and stage.is_tied and mesh.layout.stages > 1
+            is_tied = name == stage.tied and mesh.layout.stages > 1
             dims = 0 if placed is None else placed.device_mesh.ndim
             is_sharded = mesh.layout.replicas > 1 and dims > (1 if mesh.tp_size > 1 else 0)
             holders = (1 if is_split else mesh.tp_size) * (1 if is_sharded else mesh.layout.replicas)

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from holdfast.plan.plan import Op, Plan
-from holdfast.trainer.model.model import DTYPES, ModelShape
+from holdfast.trainer.model.model import DTYPES, TIED, ModelShape
 from holdfast.trainer.optim.contributions import Contributions
 from holdfast.trainer.optim.matrices import is_preconditioned
-from holdfast.trainer.optim.slices import TIED
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
 

@@ -42,14 +42,15 @@ class Executor:
         stages: Sequence[Stage],
         loss: LossFunction,
         group: dist.ProcessGroup,
-        like: Tensor,
+        like: Tensor | Mapping[int, Tensor],
         back: dist.ProcessGroup | None = None,
         way: Way | None = None,
         device_bytes: int = 0,
     ) -> None:
-        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this, and
-        gradients go over `back` if it is given. `way`: how a message goes, if not from one rank to another.
-        `device_bytes` of what graphs save stay on the device, the rest goes to the host; 0: all stays."""
+        """`stages` are this rank's. `rank` counts within the pipeline, as `group` does; messages are `like` this,
+        or like that of the stage before their cut. Gradients go over `back` if it is given. `way`: how a message goes,
+        if not from one rank to another. `device_bytes` of what graphs save stay on the device, the rest goes to the
+        host; 0: all stays."""
         self._count, self._loss, self._pieces = plan.micro_batches, loss, Pieces(plan)
         self._stages = {(stage.pipe, stage.index): stage for stage in stages}
         self._messages = Messages(plan, rank, group, like, self._pieces, back, way)
@@ -60,6 +61,7 @@ class Executor:
         self.offload: Offload | None = None
         """What takes activations to the host and back."""
         if device_bytes:
+            assert isinstance(like, Tensor), "a module of the user's own keeps its activations"
             self.offload = Offload(order, self._pieces.of, device_bytes, like.device)
             self._todo = [(action, self.offload.around(action, do)) for action, do in self._todo]
             for stage in stages:

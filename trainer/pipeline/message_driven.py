@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch.distributed as dist
 from torch import Tensor
@@ -39,7 +39,7 @@ class MessageDrivenExecutor(Executor):
         stages: Sequence[Stage],
         loss: LossFunction,
         group: dist.ProcessGroup,
-        like: Tensor,
+        like: Tensor | Mapping[int, Tensor],
         limit: int,
         back: dist.ProcessGroup | None = None,
     ) -> None:

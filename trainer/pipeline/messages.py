@@ -7,7 +7,7 @@ checked (`holdfast.plan.check.verify`). The transport keeps one queue for each p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -92,12 +92,13 @@ class Messages:
         plan: Plan,
         rank: int,
         group: dist.ProcessGroup,
-        like: Tensor,
+        like: Tensor | Mapping[int, Tensor],
         pieces: Pieces,
         back: dist.ProcessGroup | None = None,
         way: Way | None = None,
     ) -> None:
-        """`rank` counts within the pipeline, as `group` does. That of a whole micro-batch is `like` this one.
+        """`rank` counts within the pipeline, as `group` does. That of a whole micro-batch is `like` this one,
+        or like that of the stage before the cut which it crosses.
 
         `back`: for gradients, of the same ranks, where the two directions of a link must not wait for each other.
         """
@@ -108,7 +109,12 @@ class Messages:
             for action in plan.orders[rank]
             if action.op in SENDS | RECEIVES
         }
-        self._like = {n: torch.empty_like(like[: len(like) // n], requires_grad=False) for n in pieces.counts}
+        self._like = {
+            (cut, n): torch.empty_like(one[: len(one) // n], requires_grad=False)
+            for cut, one in ({0: like} if isinstance(like, Tensor) else like).items()
+            for n in pieces.counts
+        }
+        self._is_alike = isinstance(like, Tensor)
         self._posted: dict[tuple[Op, int, Piece], Receive] = {}
         self._sent: dict[tuple[Op, int, Piece], Going | None] = {}
         """On their way: a transport keeps each message in memory until it is waited for."""
@@ -120,7 +126,8 @@ class Messages:
 
     def post(self, action: Action, pieces: Sequence[Piece]) -> Receive:
         """Make room for a message, and do not wait for it."""
-        rooms = {piece: torch.empty_like(self._like[self._pieces.count(piece[0])]) for piece in pieces}
+        cut = 0 if self._is_alike else min(action.stage, _other(action))
+        rooms = {piece: torch.empty_like(self._like[cut, self._pieces.count(piece[0])]) for piece in pieces}
         peer = self._peers[action.id]
         works = [self._way.receive(room, peer, self._groups[action.op]) for room in rooms.values()]
         receive = Receive(action, rooms, works)

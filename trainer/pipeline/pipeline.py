@@ -16,6 +16,8 @@ from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
+from holdfast.trainer.modules.split import Partition
+from holdfast.trainer.modules.stage import AnyStage, ModuleStage, boundaries
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.contributions import ContributionMeans, Contributions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
@@ -49,7 +51,7 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
     return job_plan(
         layout,
         config.parallel.schedule,
-        config.model.layers,
+        layout.stages if config.module.build else config.model.layers,
         computations_of(config, layout),
         ahead=POSTED_AHEAD.get(device.type, 0),
         live=config.parallel.zero_live if config.parallel.zero_unit == "stage" else 0,
@@ -62,16 +64,25 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
 
 
 def build_stages(
-    config: Config, mesh: RankMesh, vocab: int, moment: Moment, loss: Callable[[Tensor, Tensor], Tensor]
-) -> list[ModelStage]:
+    config: Config,
+    mesh: RankMesh,
+    vocab: int,
+    moment: Moment,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    own: Partition | None = None,
+) -> list[AnyStage]:
     """This rank's stages, with parameters initialised, split over tp and shared out over replicas.
+
+    `own`: a module of the user's, which is trained in place of the transformer.
 
     With train.recompute = stage-aware, what they keep of a micro-batch has been measured; `loss` of logits and targets
     is for that.
     """
     layout = mesh.layout
+    if own is not None:
+        return [_own_stage(own, index, moment, config, mesh) for index in layout.stages_of(mesh.pp_rank)]
     make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
-    stages = []
+    stages: list[AnyStage] = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
         stage = ModelStage(config, index, layers, vocab, make, moment)
@@ -88,12 +99,14 @@ def build_executor(
     config: Config,
     mesh: RankMesh,
     plan: Plan,
-    stages: list[ModelStage],
+    stages: list[AnyStage],
     loss: LossFunction,
     piggybacked: PiggybackedReductions | None = None,
     crowded: bool = False,
+    own: Partition | None = None,
 ) -> Executor:
-    """What does this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
+    """What does this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar. `own` as in
+    `build_stages`.
 
     `piggybacked` go along with the gradients of the first stage, if each replica has whole ones: its last backward is
     the last of a step. `crowded`: replicas have no core to spare for sending while they compute.
@@ -104,7 +117,7 @@ def build_executor(
         )
         for (index, pipe), stage in zip(mesh.layout.held_by(mesh.pp_rank), stages, strict=True)
     ]
-    message = boundary(config, mesh.tp_size, mesh.device)
+    message = boundary(config, mesh.tp_size, mesh.device) if own is None else boundaries(own, mesh.device)
     room = config.train.activation_bytes if config.train.activations == "host" else 0
     if not SCHEDULES[config.parallel.schedule].is_message_driven:
         way = crossings(config, mesh) if mesh.layout.stage_tp else None
@@ -134,7 +147,7 @@ def contributions_of(config: Config, layout: TrainerLayout) -> Contributions:
 
 
 def sharing_of(
-    config: Config, mesh: RankMesh, stage: ModelStage, piggybacked: PiggybackedReductions | None, crowded: bool
+    config: Config, mesh: RankMesh, stage: AnyStage, piggybacked: PiggybackedReductions | None, crowded: bool
 ) -> Sharing:
     """What replicas of a stage share, as the settings have it."""
     roles = contributions_of(config, mesh.layout)
@@ -142,7 +155,7 @@ def sharing_of(
     return Sharing(
         mesh.replicas.get_group(),
         config.parallel.zero,
-        tuple(units_of(stage)) if by_layer(config, mesh.layout.replicas) else (),
+        tuple(units_of(stage)) if isinstance(stage, ModelStage) and by_layer(config, mesh.layout.replicas) else (),
         config.parallel.zero_reduce == "each",
         piggybacked if stage.is_first else None,
         crowded,
@@ -150,6 +163,12 @@ def sharing_of(
         mesh.layout.dp if mesh.layout.pipes > 1 else 0,
         config.optim.reduce_pieces * config.optim.bucket,
     )
+
+
+def _own_stage(own: Partition, index: int, moment: Moment, config: Config, mesh: RankMesh) -> ModuleStage:
+    stage = ModuleStage(own, index, moment)
+    share(stage, config, mesh)
+    return stage
 
 
 def _without_way_back(roles: Contributions, replica: int, moment: Moment) -> int:

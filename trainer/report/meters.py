@@ -42,9 +42,10 @@ class Meter:
         recomputes: list[str],
         head_again: bool = False,
         way_back: float = 1.0,
+        own: float | None = None,
     ) -> None:
         """`recomputes` says for each layer what is computed again, `head_again` whether the head is, `way_back` which
-        share of the layers has a backward.
+        share of the layers has a backward. `own`: FLOPs of a micro-batch forward, of a module that is not ours.
         """
         samples = config.train.micro_batches * config.train.micro_batch_size
         shape = (config.model, vocab, config.data.seq_len, samples)
@@ -53,6 +54,10 @@ class Meter:
         self.hardware = self.flops.model + sum(more) / max(1, len(more))
         if head_again:
             self.hardware += 2.0 * samples * config.data.seq_len * vocab * config.model.d_model
+        if own is not None:  # backward is twice forward
+            self.flops = Flops(*(3 * own * config.train.micro_batches,) * 3)
+            again = "full" in recomputes
+            self.hardware = self.flops.model * (4 if again else 3) / 3
         self.device = device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         peak = peak_of(name, config.train.dtype)

@@ -19,6 +19,7 @@ from holdfast.trainer.rows import (
     transfers,
 )
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
+from holdfast.trainer.rows.models import partition
 from holdfast.trainer.rows.network import clos
 from holdfast.trainer.rows.optim import host_states, second_order
 from holdfast.trainer.rows.planner import cuts
@@ -84,6 +85,8 @@ TECHNIQUES = {
                   "tables are too large for a trainer: `holdfast train-embeddings`", _bagpipe),
         Technique("C8", "Alpa: layouts by integer and dynamic programs", "Zheng et al., OSDI 2022",
                   "the best layout on these devices is not known", cuts.alpa),
+        Technique("C9a", "Merak: modules cut as they are", "Lai et al., TPDS 2023",
+                  "the model is a module of your own: `holdfast train --model MODULE:FUNCTION`", partition.recomposed),
         Technique("C9b", "Merak: recompute off the critical path", "Lai et al., TPDS 2023",
                   "stages recompute their activations", pipelines.merak),
         Technique("C9c", "Merak: stage-aware recompute", "Lai et al., TPDS 2023",

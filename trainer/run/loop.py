@@ -26,8 +26,10 @@ from holdfast.trainer.data.feed import Feed, Inline, open_feed
 from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.model.loss import is_split, mean_loss
-from holdfast.trainer.model.model import Moment
+from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import hash_of
+from holdfast.trainer.modules.split import Partition
+from holdfast.trainer.modules.stage import open_module
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
@@ -54,26 +56,36 @@ if TYPE_CHECKING:
 class Trainer:
     """One rank's share of the model and of every step."""
 
-    def __init__(self, config: Config, mesh: RankMesh, corpus: Corpus, crowded: bool = False) -> None:
-        """`crowded`: as `is_crowded` says."""
+    def __init__(
+        self, config: Config, mesh: RankMesh, corpus: Corpus, crowded: bool = False, own: Partition | None = None
+    ) -> None:
+        """`crowded`: as `is_crowded` says. `own`: a module of the user's, if there is one and it is open already."""
         self.config, self.mesh = config, mesh
         self.tp_group = mesh.tp.get_group()  # torch looks it up anew each time, which takes 0.4 ms
         spans.watch_device(mesh.device)
         layout = mesh.layout
         self.micro_batches = layout.micro_batches_of(mesh.dp_rank)
         self.moment = Moment(config.train.seed, first_micro_batch=self.micro_batches.start)
-        self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment, self._mean_loss)
+        if own is None and config.module.build:
+            own = open_module(config, layout.stages, mesh.device)
+        self.forward_flops = None if own is None else own.trace.flops
+        """Of a micro-batch through a module of the user's."""
+        self.own_digest = 0 if own is None else own.digest
+        """Of that module as it is cut."""
+        self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment, self._mean_loss, own)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
         self.plan = pipeline.build_plan(config, layout, mesh.device)
-        self.recomputation = settle(self.plan, mesh, self.stages) if config.train.recompute == STAGE_AWARE else None
+        self.recomputation = settle(self.plan, mesh, self._layered()) if config.train.recompute == STAGE_AWARE else None
         """What stages keep of each micro-batch, where that is planned."""
         order = self.plan.orders[mesh.pp_rank]
         self.load = next((action for action in order if action.op is Op.LOAD), None)
         """With which this rank reads data, if it does."""
         is_whole = layout.pp == layout.tp == config.parallel.partial_backward == 1
         piggybacked = PiggybackedReductions(self._riding, self._arrived) if is_whole else None
-        self.executor = pipeline.build_executor(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
+        self.executor = pipeline.build_executor(
+            config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded, own
+        )
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""
@@ -92,6 +104,10 @@ class Trainer:
         self.feed: Feed = Inline(self.batches, self.micro_batches)
         self.votes: Callable[[int], Sequence[bool]] = lambda steps: ()
         """What this rank answers when all are asked together, before its state becomes that after `steps` steps."""
+
+    def _layered(self) -> list[ModelStage]:
+        """Stages that have layers of ours."""
+        return [stage for stage in self.stages if isinstance(stage, ModelStage)]
 
     def gradients(self, step: int) -> None:
         """Forward and backward of one step; gradients are then on the shards."""
@@ -201,6 +217,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     device = choose_device(config, launch)
     if config.checkpoint.store:
         check_place(config.checkpoint.store)  # before hours of preparing data
+    own = open_module(config, layout.stages, device) if config.module.build else None
     with probe.operation("setup:corpus"):
         corpus = open_corpus(config.data)
     coordinate = layout.coordinate(launch.rank)
@@ -212,12 +229,14 @@ def run(config: Config, launch: Launch) -> Outcome:
     done = finished = False
     trainer = manager = gauged = None
     try:
-        trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
+        trainer = Trainer(config, mesh, corpus, is_crowded(launch, device), own)
+        own = None  # the stages of other ranks
         if launch.rank == 0 and probe.attached():
             _report(trainer.plan)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, corpus.digest)
-        require_agreement(_fingerprint(config, fixed), "settings or data")
+        what = "settings, data or module" if config.module.build else "settings or data"
+        require_agreement(_fingerprint(config, fixed, trainer.own_digest), what)
         if config.checkpoint.store:
             manager = make_manager(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
         gauged = None if begin_gauging is None else begin_gauging(trainer)
@@ -336,10 +355,15 @@ def _meter(trainer: Trainer) -> Meter:
         ]
     vocab = vocab_of(config.data.tokenizer)
     way_back = pipeline.contributions_of(config, layout).share()
-    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes, layout.stages - 1 in whole, way_back)
+    head_again = layout.stages - 1 in whole
+    device, own = trainer.mesh.device, trainer.forward_flops
+    return Meter(config, vocab, device, layout.world, recomputes, head_again, way_back, own)
 
 
-def _fingerprint(config: Config, fixed: dict[str, object]) -> int:
+def _fingerprint(config: Config, fixed: dict[str, object], own: int) -> int:
     """What all ranks must have in common, as a number below 2**62."""
     shared = replace(config.checkpoint, keep=1)
-    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps) >> 1
+    return (
+        hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps, own)
+        >> 1
+    )

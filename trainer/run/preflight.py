@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.checkpoint.stores.opening import check_place, open_store
 from holdfast.trainer.data.documents import check_folder
+from holdfast.trainer.modules.look import look
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import plan, vocab_of
 
@@ -24,3 +25,12 @@ def check_job(config: Config, world: int, here: bool = True) -> None:
         check_folder(config.data)
         if config.checkpoint.store:
             check_place(config.checkpoint.store)
+
+
+def check_module(config: Config, world: int) -> None:
+    """For a launcher alone: raise ConfigError for a module of the user's that cannot be trained on `world` ranks.
+
+    It is built and traced in another process, which takes seconds. Workers find the same before they meet.
+    """
+    if config.module.build:
+        look(config, plan(config, world, vocab_of(config.data.tokenizer)).stages)

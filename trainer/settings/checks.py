@@ -7,6 +7,7 @@ from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig, OptimConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
+from holdfast.trainer.settings.own_module import check_module
 
 RECOMPUTE = ("none", "selective", "full", "cell")
 STAGE_AWARE = "stage-aware"
@@ -26,6 +27,7 @@ def check(config: Config) -> None:
     _check_state(config.optim)
     _check_pieces(config)
     _check_activations(config)
+    check_module(config)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
 

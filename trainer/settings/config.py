@@ -45,6 +45,17 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleConfig:
+    """A module of your own, in place of the transformer: see docs/howto-own-model.md."""
+
+    build: str = ""
+    """`MODULE:FUNCTION` or `PATH.py:FUNCTION`, also as `--model`. The function takes nothing and returns an nn.Module
+    that maps tokens (batch, seq) to logits (batch, seq, vocabulary). Empty: the transformer that [model] describes."""
+    balance: Literal["flops", "parameters"] = "flops"
+    """What the stages are to have in equal parts."""
+
+
+@dataclass(frozen=True, slots=True)
 class DataConfig:
     """The source of the text, and the size of samples."""
 
@@ -292,6 +303,7 @@ class Config:
     """All settings of a run."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    module: ModuleConfig = field(default_factory=ModuleConfig)
     data: DataConfig = field(default_factory=DataConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     transport: TransportConfig = field(default_factory=TransportConfig)

@@ -220,7 +220,7 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if config.parallel.shard_vocabulary and vocab % tp:
         return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"
-    if model.layers < stages:
+    if model.layers < stages and not config.module.build:
         return f"model.layers = {model.layers} are fewer than {stages} stages"
     if (unfit := _unfit_stage_layers(config, stages)) is not None:
         return unfit

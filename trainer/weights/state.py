@@ -25,7 +25,11 @@ APPLIED = "optimizer.applied"
 def settings(config: Config, data_digest: int) -> dict[str, Any]:
     """Settings that decide what the state means and what the next step computes, by name: not how it is spread."""
     return {
-        **{f"model.{key}": value for key, value in asdict(config.model).items()},
+        **(
+            {"module.build": config.module.build}
+            if config.module.build
+            else {f"model.{key}": value for key, value in asdict(config.model).items()}
+        ),
         "data.tokenizer": config.data.tokenizer,
         "data.seq_len": config.data.seq_len,
         "data.digest": data_digest,

@@ -102,6 +102,11 @@ def tokenizer_of(found: Trained, data: DataConfig) -> Tokenizer | None:
 def settings(slot: Slot, manifest: Manifest, given: Config | None) -> tuple[ModelConfig, str, int]:
     """Model, tokenizer and length of samples: as the checkpoint says, else as given. Raises CheckpointMismatch."""
     state = manifest.state
+    if "module.build" in state:
+        raise CheckpointMismatch(
+            f"{slot.folder} is of {state['module.build']}, a module of your own: only the transformer has this; "
+            "its tensors have the names of your module's parameters"
+        )
     if given is not None and "model.layers" not in state:
         return given.model, given.data.tokenizer, given.data.seq_len
     try:

@@ -58,6 +58,8 @@ def memory(
         raise UsageError("holdfast memory takes settings only: leave out --sample, --export-hf and --traffic")
     config, instead = parse_all(context.args)
     assert instead is None
+    if config.module.build:
+        raise UsageError("holdfast memory works out what the transformer's layers hold: leave out module.build")
     found = _Found(config, room, kept_back)
     measured = None
     if measure:

@@ -252,6 +252,7 @@ def table(files: Files) -> dict[str, tuple[Value, ...]]:
         "output": with_codes(read, ANY),
         "store": (*STORES, *files.values(ANY)),
         "setting": fuzz_train.SETTING,
+        "model": fuzz_train.MODEL,
         "rendezvous": with_codes((*TEXTS, *HOSTS), BAD),
         "data": with_codes(read, BAD, "empty"),
         "source": with_codes(read, BAD),

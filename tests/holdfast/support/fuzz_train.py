@@ -27,7 +27,7 @@ _NEEDS = {
 
 _KINDS = {
     "--config": "settings", "--set": "setting", "--rendezvous": "rendezvous", "--data": "data", "--store": "store",
-    "--sample": "text", "--schedule": "text", "--model": "text", "--optimizer": "text",
+    "--sample": "text", "--schedule": "text", "--model": "model", "--optimizer": "text",
     "--export-hf": "folder", "--import-hf": "source",
 }  # fmt: skip
 """What an option takes, where its type does not say so."""
@@ -38,6 +38,19 @@ LEGAL = {
     "train --set: train.steps=hexadecimal", "train --set: train.steps=a billion",
 }  # fmt: skip
 """Values that are bad elsewhere and right here."""
+MODEL = (
+    *with_codes(TEXTS, BAD),
+    *(
+        Value(label, text)
+        for label, text in (
+            ("a module that is not there", "no_such_module:build"), ("a file that is not there", "no/such.py:build"),
+            ("a file without a function", "model.py"), ("nothing on both sides", ":"), ("two functions", "a:b:c"),
+            ("a module without it", "json:build"), ("no function", "math:pi"), ("one that wants more", "json:loads"),
+            ("one that makes no module", "os:getcwd"), ("not a name", "my-model:build"),
+        )
+    ),
+)  # fmt: skip
+"""Shapes of published models, and functions that make modules."""
 SETTING = (
     *with_codes(TEXTS, BAD),
     *(Value(f"train.steps={value.label}", f"train.steps={value.text}", value.codes) for value in NUMBERS),

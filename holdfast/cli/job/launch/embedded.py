@@ -15,7 +15,7 @@ def check(args: Sequence[str], world: int, here: bool) -> None:
         return
     # Here: other commands, and other jobs, do without.
     from holdfast.trainer.__main__ import build_parser, parse_all
-    from holdfast.trainer.run.preflight import check_job
+    from holdfast.trainer.run.preflight import check_job, check_module
 
     options = build_parser().parse_args(args)
     if options.import_hf is not None or not (here or options.config is None or Path(options.config).is_file()):
@@ -23,3 +23,5 @@ def check(args: Sequence[str], world: int, here: bool) -> None:
     config, instead = parse_all(args)
     if instead is None:
         check_job(config, world, here)
+        if here:
+            check_module(config, world)

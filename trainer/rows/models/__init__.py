@@ -1,0 +1,1 @@
+"""C9a: modules of six kinds, cut into stages and put together again."""

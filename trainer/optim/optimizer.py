@@ -31,10 +31,16 @@ class Optimizer:
     """Updates slices. The learning rate is a function of the step, counted from 0."""
 
     def __init__(
-        self, config: OptimConfig, slices: Sequence[Slice], mesh: RankMesh, sums: Callable[[], None], rows: int = 0
+        self,
+        config: OptimConfig,
+        slices: Sequence[Slice],
+        mesh: RankMesh,
+        sums: Callable[[], None],
+        rows: int = 0,
+        states: States | None = None,
     ) -> None:
-        """`sums` completes gradients of which other ranks have a part; `rows`: tokens of this rank in a step. Called by
-        all ranks together."""
+        """`sums` completes gradients of which other ranks have a part; `rows`: tokens of this rank in a step; `states`:
+        what is kept of the slices, where the settings of the optimizer do not say it. Called by all ranks together."""
         self.config, self.all, self._sums = config, list(slices), sums
         self._stages = mesh.layout.held_by(mesh.pp_rank)
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
@@ -44,7 +50,9 @@ class Optimizer:
         self._place = {id(piece): index for index, piece in enumerate(self.all)}
         self.states: States
         """What is kept of the slices."""
-        if config.state == "host":
+        if states is not None:
+            self.states = states
+        elif config.state == "host":
             self.states = HostStates(config, self.all, mesh.device)
         else:
             pipeline = mesh.pp_group if mesh.layout.pp > 1 else None
@@ -114,6 +122,10 @@ class Optimizer:
     def drop(self) -> None:
         """Forget the gradients."""
         self.states.drop()
+
+    def value(self, piece: Slice) -> Tensor:
+        """The slice as the model has it, its own memory where that is possible."""
+        return piece.shard
 
     def state(self, piece: Slice) -> dict[str, Tensor]:
         """What the optimizer keeps of a slice, by name: averages, and the float32 form of a bfloat16 one."""

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from holdfast.base.host_memory import keep_freed
 from holdfast.checkpoint.stores.opening import check_place
 from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.plan.plan import Op, Plan
+from holdfast.trainer.chunks.model import ModelInChunks
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
@@ -74,7 +75,9 @@ class Trainer:
         is_whole = layout.pp == layout.tp == config.parallel.partial_backward == 1
         piggybacked = PiggybackedReductions(self._riding, self._arrived) if is_whole else None
         self.executor = pipeline.build_executor(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
-        self.slices = slices_of(self.stages, mesh)
+        self.chunks = ModelInChunks(self.stages[0], config, mesh) if config.memory.policy == "chunks" else None
+        """Where parameters, gradients and states are in chunks."""
+        self.slices = slices_of(self.stages, mesh) if self.chunks is None else self.chunks.slices()
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""
         self._pending: Pending | None = None
@@ -82,7 +85,11 @@ class Trainer:
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
         rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
-        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows)
+        self.optimizer = (
+            Optimizer(config.optim, self.slices, mesh, sums, rows)
+            if self.chunks is None
+            else self.chunks.optimizer(self.slices, sums)
+        )
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
@@ -102,7 +109,8 @@ class Trainer:
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
-        with accumulate.watching(self.optimizer.watchers()):
+        around = contextlib.nullcontext() if self.chunks is None else self.chunks.computing()
+        with accumulate.watching(self.optimizer.watchers()), around:
             self.executor.step(inputs, targets)
         self.optimizer.collect()
 
@@ -261,7 +269,10 @@ def _train(
             probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), memory, totals.norm)
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
-                reporter.step(step, totals, seconds, parts)
+                if trainer.chunks is not None and step == first:
+                    print(trainer.chunks.text, flush=True)
+                moved = None if trainer.chunks is None else asdict(trainer.chunks.moved())
+                reporter.step(step, totals, seconds, parts, moved)
             if gauged is not None:
                 gauged.after_step()
             if manager:
@@ -330,4 +341,4 @@ def _meter(trainer: Trainer) -> Meter:
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:
     """What all ranks must have in common, as a number below 2**62."""
     shared = replace(config.checkpoint, keep=1)
-    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps) >> 1
+    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), repr(config.memory), config.train.steps) >> 1

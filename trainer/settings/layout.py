@@ -230,6 +230,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return unfit
     if config.parallel.partial_backward > 1 and (unfit := _unfit_partial_backward(config, pp, dp, tp)) is not None:
         return unfit
+    if config.memory.policy == "chunks" and (unfit := _unfit_chunks(config, dp, tp, stages, local)) is not None:
+        return unfit
     if (unfit := _unfit_sync(config)) is not None:
         return unfit
     if schedule.placement is Placement.BOTH_WAYS and (unfit := _unfit_pipes(config, pp)) is not None:
@@ -312,6 +314,24 @@ def _unfit_partial_backward(config: Config, pp: int, dp: int, tp: int) -> str | 
         return f"{name} has input and output layers with unlike contributors (set model.tied = false)"
     if OPTIMIZERS[config.optim.name].whole:
         return f"{name} leaves owners of matrices without products (set optim.name = adamw)"
+    return None
+
+
+def _unfit_chunks(config: Config, dp: int, tp: int, stages: int, local: int) -> str | None:
+    """Why model data cannot be in chunks, None if it can."""
+    name = "memory.policy = chunks"
+    if stages > 1 or tp > 1:
+        return f"{name} holds whole layers of one stage (set pp = 1, tp = 1 and parallel.schedule = 1f1b)"
+    if local > 1:
+        return (
+            f"{name} puts gradients where parameters were, so a replica goes through its layers once a step, and "
+            f"train.micro_batches = {config.train.micro_batches} gives it {local} (set train.micro_batches to dp, "
+            "and train.micro_batch_size higher)"
+        )
+    if dp > 1 and config.parallel.zero != 3:
+        return f"{name} shares all of a chunk over replicas, as stage 3 of ZeRO does (set parallel.zero = 3)"
+    if config.train.memory_path:
+        return f"{name} counts its bytes by itself, and train.memory_path has no kinds for them (leave it out)"
     return None
 
 

@@ -50,7 +50,7 @@ def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[Gl
     for piece in slices:
         tensor, shard = place(piece.name, piece.parameter)
         # Both copies of a tied embedding may lie on one rank; they are equal.
-        found[piece.name] = (tensor, shard, piece.shard)
+        found[piece.name] = (tensor, shard, optimizer.value(piece))
         for key, value in optimizer.state(piece).items():
             more = GlobalTensor(f"{piece.name}@{key}", tensor.shape, dtype_name(value.dtype))
             found[more.name] = (more, shard, value)

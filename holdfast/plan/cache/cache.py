@@ -86,6 +86,26 @@ class Cache(Generic[K]):
                 copies.append(self._bring(key, now, is_new=False))
         return copies
 
+    def clear(self, size: int, now: int, kept: Collection[K] = ()) -> list[Copy[K]]:
+        """The copies after which the arena has `size` bytes for something else. Nothing of `kept` leaves.
+
+        Raises:
+            ArenaFullError: All others together are not enough. The cache is as it was.
+        """
+        going = sum(self._sizes[key] for key in self._held if key not in kept)
+        if size > self._arena.free + going:
+            raise ArenaFullError(
+                f"{self._arena.name}: {size} bytes are needed beside {self._kind}; {int(self._arena.free)} are free, "
+                f"and {going} of {self._kind} can leave"
+            )
+        return self._make_room(size, kept, now, None)
+
+    def forget(self, key: K) -> None:
+        """Takes `key` out as if nobody had written it: what it held is worthless now. Nothing if it is not in."""
+        if key in self._held:
+            self._written.discard(key)
+            self.drop(key)
+
     def drop(self, key: K) -> Copy[K]:
         """Takes `key` out: a copy of no bytes if it was not written."""
         del self._held[key]

@@ -185,4 +185,3 @@ class Device:
 
 def _copy(into: Tensor, source: Tensor) -> None:
     into.copy_(source, non_blocking=True)
-

@@ -34,9 +34,7 @@ class ChunkStates:
         self._is_coarse = self._dtype == torch.bfloat16
         fine = torch.float32 if self._is_coarse else self._dtype
         kinds, elements = [MASTER, *self._rule.keys], chunks.layout.chunk_size
-        self._lists = [
-            {kind: torch.zeros(elements, dtype=fine) for kind in kinds} for _ in range(chunks.num_groups)
-        ]
+        self._lists = [{kind: torch.zeros(elements, dtype=fine) for kind in kinds} for _ in range(chunks.num_groups)]
         """By group."""
         self._by_group: list[list[str]] = [[] for _ in range(chunks.num_groups)]
         for name, parameter in parameters.items():

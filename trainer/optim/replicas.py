@@ -28,7 +28,12 @@ from holdfast.trainer.settings.config import Config
 
 def by_layer(config: Config, replicas: int) -> bool:
     """Whether FSDP gathers and frees parameters layer by layer, inside each forward and backward."""
-    return config.memory.policy == "whole" and replicas > 1 and config.parallel.zero == 3 and config.parallel.zero_unit == "layer"
+    return (
+        config.memory.policy == "whole"
+        and replicas > 1
+        and config.parallel.zero == 3
+        and config.parallel.zero_unit == "layer"
+    )
 
 
 def share(stage: ModelStage, config: Config, mesh: RankMesh) -> None:

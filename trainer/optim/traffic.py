@@ -108,8 +108,8 @@ def chunks_of(config: Config, layout: TrainerLayout, vocab: int, device_bytes: i
         return in_chunks(sizes, units, words, layout.replicas, device_bytes, config.memory.chunk_bytes)
     except ValueError as error:
         raise ConfigError(
-            f"memory.policy = chunks: {error}; raise memory.device_bytes, or set memory.chunk_bytes to what fits (0: it "
-            "is searched)"
+            f"memory.policy = chunks: {error}; raise memory.device_bytes, or set memory.chunk_bytes to what fits "
+            "(0: it is searched)"
         ) from None
 
 
@@ -186,9 +186,7 @@ def _optimizer(config: Config, layout: TrainerLayout, stages: list[list[HeldPara
     return (layout.dp - 1) * sum(one.elements(1) for one in held) * max(4, _item(config)) + clip
 
 
-def _replicas(
-    config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]], vocab: int
-) -> int:
+def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]], vocab: int) -> int:
     """As often as the plan says."""
     copies = layout.replicas
     if copies == 1:

@@ -341,4 +341,14 @@ def _meter(trainer: Trainer) -> Meter:
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:
     """What all ranks must have in common, as a number below 2**62."""
     shared = replace(config.checkpoint, keep=1)
-    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), repr(config.memory), config.train.steps) >> 1
+    return (
+        hash_of(
+            json.dumps(fixed),
+            repr(config.optim),
+            repr(shared),
+            repr(config.parallel),
+            repr(config.memory),
+            config.train.steps,
+        )
+        >> 1
+    )

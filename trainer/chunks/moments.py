@@ -84,14 +84,9 @@ class Moments:
             self._besides[-1] = max(self._besides[-1], num_bytes)
 
     def margin(self, parameter_bytes: int, group_bytes: int, groups: int, in_update: int = 0) -> int:
-        """How many groups of the optimizer's lists fit beside the most that is ever there and all parameters.
-
-        `group_bytes`: of one group in these lists; `in_update`: what one takes on top while it is updated.
-        """
-        if self._capacity is None:
-            return groups
-        room = self._capacity - max(self._besides, default=0) - parameter_bytes - in_update
-        return max(0, min(groups, int(room * MARGIN) // group_bytes)) if group_bytes else groups
+        """As `margin_of`, beside the most that is ever there."""
+        beside = max(self._besides, default=0) + in_update
+        return margin_of(self._capacity, beside, parameter_bytes, group_bytes, groups)
 
     def end(self, on_device: Collection[int], groups: int, device_bytes: int) -> None:
         """All is recorded but the updates of so many groups, one after the other; `device_bytes`: what stays on the
@@ -106,6 +101,16 @@ class Moments:
         self._limits = [None if self._capacity is None else self._capacity - beside for beside in self._besides]
         self.is_recording = False
         self.step = 0
+
+
+def margin_of(capacity: int | None, beside: int, parameter_bytes: int, group_bytes: int, groups: int) -> int:
+    """How many groups of the optimizer's lists fit on the device beside all parameters and `beside` bytes.
+
+    `group_bytes`: of one group in these lists. Where parameters alone do not fit, none.
+    """
+    if capacity is None:
+        return groups
+    return max(0, min(groups, int((capacity - beside - parameter_bytes) * MARGIN) // group_bytes))
 
 
 class Evict(Policy[int]):

@@ -112,6 +112,11 @@ class _Found:
                 self.best = choice
             if is_shown or is_best:
                 self.others.append((choice, expected))
+        if limit is not None and self.best is None and config.memory.policy == "whole":
+            found = choices.in_chunks(config, world, vocab, self.device, limit - self.reserve)
+            if found is not None:
+                self.best = found[0]
+                self.others.append(found)
 
     def fits(self, expected: Expected) -> bool:
         return self.limit is not None and expected.needs + self.reserve <= self.limit
@@ -133,7 +138,8 @@ class _Found:
             f"{output.size(self.paper)} a rank by the ZeRO paper's count of model states"
         )
         if most := max(expected.host):
-            output.say(f"optimizer states in host memory: {output.size(most)} on the rank with the most")
+            what = "chunks" if self.config.memory.policy == "chunks" else "optimizer states"
+            output.say(f"{what} in host memory: {output.size(most)} on the rank with the most")
         if self.limit is not None:
             verdict = "fits" if self.fits(expected) else "does not fit"
             output.say(

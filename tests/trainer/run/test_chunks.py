@@ -74,3 +74,25 @@ def test_replicas_with_chunks_train_as_replicas_without(
     assert len(set(found[0]["losses"])) == STEPS
     if dp == 1:
         assert (apart, furthest) == (0.0, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dp", "dtype"), [(1, "float32"), (2, "bfloat16")])
+def test_kill_and_restart_repeat_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path, dp: int, dtype: str) -> None:
+    argv = [*tiny, *laid(dp, f"train.dtype={dtype}", "model.dropout=0.1"), *words([*CHUNKED, "model.layers=4"])]
+    strike(zygote, argv, tmp_path, victim=dp - 1, world=dp)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_checkpoints_are_those_of_any_layout(zygote: Zygote, tiny: list[str], tmp_path: Path, dtype: str) -> None:
+    argv = [*tiny, *laid(1, f"train.dtype={dtype}", "model.layers=4"), "--store", (tmp_path / "store").as_uri()]
+    once = zygote.run("train", 1, tmp_path / "once", args={"argv": [*argv[:-2], "--steps", "9"]})
+    found = []
+    for generation, more in enumerate((CHUNKED, [], CHUNKED)):
+        words_ = [*argv, *words(more), "--steps", str(3 * generation + 3)]
+        done = zygote.run("train", 1, tmp_path / "turns", args={"argv": words_}, generation=generation)
+        assert done["exits"] == [0]
+        assert done["results"][0]["first"] == 3 * generation
+        found += losses(done)
+    assert found == losses(once)

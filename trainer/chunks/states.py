@@ -174,3 +174,8 @@ class ChunkOptimizer(Optimizer):
 
     def value(self, piece: Slice) -> Tensor:
         return piece.shard.detach().to(piece.parameter.dtype)
+
+    def set_value(self, piece: Slice, value: Tensor) -> None:
+        # Of a bfloat16 parameter the finer form is in the state, and has perhaps been read into its memory by now.
+        if piece.parameter.dtype == piece.shard.dtype:
+            super().set_value(piece, value)

@@ -127,6 +127,11 @@ class Optimizer:
         """The slice as the model has it, its own memory where that is possible."""
         return piece.shard
 
+    def set_value(self, piece: Slice, value: Tensor) -> None:
+        """Put back what `value` gave, before `set_state`. It may have been read into its own memory."""
+        if value.data_ptr() != piece.shard.data_ptr():
+            piece.shard.copy_(value)
+
     def state(self, piece: Slice) -> dict[str, Tensor]:
         """What the optimizer keeps of a slice, by name: averages, and the float32 form of a bfloat16 one."""
         return self.states.state(self._place[id(piece)])

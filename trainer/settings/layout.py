@@ -330,6 +330,8 @@ def _unfit_chunks(config: Config, dp: int, tp: int, stages: int, local: int) -> 
         )
     if dp > 1 and config.parallel.zero != 3:
         return f"{name} shares all of a chunk over replicas, as stage 3 of ZeRO does (set parallel.zero = 3)"
+    if config.train.recompute == STAGE_AWARE:
+        return f"{name} has one stage, and train.recompute = {STAGE_AWARE} balances several (set full)"
     if config.train.memory_path:
         return f"{name} counts its bytes by itself, and train.memory_path has no kinds for them (leave it out)"
     return None

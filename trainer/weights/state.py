@@ -76,8 +76,7 @@ def put_back(
     optimizer.applied = int(values[APPLIED])
     with torch.no_grad():
         for piece in slices:
-            if found[piece.name].data_ptr() != piece.shard.data_ptr():
-                piece.shard.copy_(found[piece.name])
+            optimizer.set_value(piece, found[piece.name])
             state = {key: found[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
             optimizer.set_state(piece, state)
         for name, value in optimizer.owned().items():

@@ -161,3 +161,28 @@ def test_sizes_differ() -> None:
 
     # The one that is needed last leaves first: that is enough.
     assert [c.key for c in copies] == ["middle", "large"]
+
+
+def test_room_for_something_else_is_made_of_what_may_leave() -> None:
+    arena = Arena("device", 4 * SIZE)
+    cache = Cache(dict.fromkeys("abc", SIZE), arena, Belady(Trace(["abc", "b", "a", "c"])))
+    cache.need("abc", 0, written=True)
+
+    assert cache.clear(SIZE, 0) == []
+    # c is needed last, but is kept.
+    assert cache.clear(2 * SIZE, 0, kept="c") == [Copy(Op.EVICT, "a", SIZE)]
+    with pytest.raises(ArenaFullError, match=r"22 bytes are needed beside cache; 14 are free, and 7 of cache can leave"):
+        cache.clear(3 * SIZE + 1, 0, kept="c")
+    assert list(cache.held) == ["b", "c"]
+
+
+def test_what_is_worthless_leaves_without_a_copy() -> None:
+    cache = cache_of(Trace(["ab"]), 2 * SIZE)
+    cache.need("ab", 0, written=True)
+    cache.forget("a")
+    cache.forget("z")
+
+    assert list(cache.held) == ["b"]
+    assert cache.evicted == 0
+    assert cache.need("a", 0) == [Copy(Op.FETCH, "a", SIZE)]
+    assert cache.drop("a") == Copy(Op.EVICT, "a", 0)

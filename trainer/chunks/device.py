@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 import torch
 from torch import Tensor
 
-from holdfast.plan.cache.arena import Arena
+from holdfast.plan.cache.arena import Arena, ArenaFullError
 from holdfast.plan.cache.cache import Cache, Copy
 from holdfast.plan.plan import Op
 from holdfast.trainer.chunks.moments import Evict, Moment, Moments
@@ -126,9 +126,15 @@ class Device:
             self.own[group].give_back()
 
     def take(self, kind: str, num_bytes: int) -> None:
-        """Count bytes for something else; chunks that are not needed now make room. ArenaFullError."""
+        """Count bytes for something else; chunks that are not needed now make room. ArenaFullError if they can't."""
         if num_bytes > self.arena.free:
-            self._do(self._cache.clear(num_bytes, self.moments.now, self._pinned))
+            try:
+                self._do(self._cache.clear(num_bytes, self.moments.now, self._pinned))
+            except ArenaFullError as error:
+                raise ArenaFullError(
+                    f"memory.policy = chunks: no room for {num_bytes:,} bytes of {kind} ({error}); raise "
+                    "memory.device_bytes, lower train.micro_batch_size, or set train.recompute = full"
+                ) from None
         self.arena.take(kind, num_bytes)
         self._beside()
 

@@ -32,6 +32,7 @@ from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
+from holdfast.trainer.optim.traffic import chunks_of
 from holdfast.trainer.pipeline import pipeline
 from holdfast.trainer.pipeline.recompute import kinds, settle
 from holdfast.trainer.report.meters import Meter
@@ -204,6 +205,8 @@ def run(config: Config, launch: Launch) -> Outcome:
         pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp)
     )  # tp: the largest
     begin_gauging = _memory_report(config, layout, vocab, device, launch.rank) if config.train.memory_path else None
+    if config.memory.policy == "chunks":
+        chunks_of(config, layout, vocab, config.memory.device_bytes)  # what does not fit is refused before ranks meet
     mesh = join(config, launch, layout, device)
     done = finished = False
     trainer = manager = gauged = None

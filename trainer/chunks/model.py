@@ -116,7 +116,7 @@ class ModelInChunks:
         kept = {group for name in following for group in self.chunks.groups_of(name)}
         self.groups.leave(group for group in self.chunks.groups_of(unit) if group not in kept)
         if output.requires_grad:
-            output.register_hook(partial(self._before_backward, unit))
+            output.register_hook(partial(self._before_backward, unit))  # type: ignore[no-untyped-call]  # torch's
 
     def _before_backward(self, unit: str, grad: Tensor) -> None:
         self.groups.enter(self.chunks.groups_of(unit), is_written=True)

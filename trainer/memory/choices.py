@@ -18,8 +18,8 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.memory.expected import Expected, computed, expect
 from holdfast.trainer.memory.states import WORD, words
 from holdfast.trainer.report.meters import model_flops
-from holdfast.trainer.settings.checks import RECOMPUTE, SMALLEST_BUCKET, STAGE_AWARE
-from holdfast.trainer.settings.config import Config, ParallelConfig
+from holdfast.trainer.settings.checks import RECOMPUTE, SMALLEST_BUCKET, STAGE_AWARE, check
+from holdfast.trainer.settings.config import Config, MemoryConfig, ParallelConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
@@ -52,7 +52,9 @@ class Choice:
     def name(self) -> tuple[str, int, str, int]:
         """Recompute, ZeRO stage, schedule, samples in a micro-batch."""
         config = self.config
-        return config.train.recompute, config.parallel.zero, config.parallel.schedule, config.train.micro_batch_size
+        where = " in chunks" if config.memory.policy == "chunks" else ""
+        schedule = config.parallel.schedule + where
+        return config.train.recompute, config.parallel.zero, schedule, config.train.micro_batch_size
 
 
 def alternatives(
@@ -91,11 +93,38 @@ def next_that_fits(
     limit: int,
     schedules: Collection[str] = tuple(SCHEDULES),
 ) -> tuple[Choice, Expected] | None:
-    """The cheapest whose fullest rank needs no more than `limit` bytes; None if none does."""
+    """The cheapest whose fullest rank needs no more than `limit` bytes, the last of them in chunks; None if none
+    does."""
     for choice in alternatives(config, world, vocab, schedules, device):
         expected = expect(choice.config, choice.layout, vocab, device)
         if expected.needs <= limit:
             return choice, expected
+    return in_chunks(config, world, vocab, device, limit)
+
+
+def in_chunks(config: Config, world: int, vocab: int, device: str, limit: int) -> tuple[Choice, Expected] | None:
+    """The same samples a step with model data in chunks that leave a device of `limit` bytes, one micro-batch a
+    replica; None where the layout has no chunks, or they do not fit."""
+    train = config.train
+    dp = config.parallel.dp or max(1, world // (config.parallel.pp * config.parallel.tp))
+    local = max(1, train.micro_batches // dp)
+    for recompute in dict.fromkeys([train.recompute, "full"]):
+        samples = replace(train, micro_batches=dp, micro_batch_size=train.micro_batch_size * local, recompute=recompute)
+        zero = 3 if dp > 1 else config.parallel.zero
+        parallel = _parallel(config, config.parallel.schedule, zero)
+        memory = MemoryConfig("chunks", limit, config.memory.chunk_bytes, config.memory.evict)
+        one = replace(config, train=samples, parallel=parallel, memory=memory)
+        try:
+            check(one)
+            layout = plan(one, world, vocab)
+            expected = expect(one, layout, vocab, device)
+        except ConfigError:
+            continue
+        computations = _computed(one, layout)
+        if expected.needs <= limit and computations is not None:
+            # Each parameter comes twice, and its gradient goes once.
+            copied = 3 * WORD[train.dtype] * expected.parameters / dp / HOST_BANDWIDTH
+            return Choice(one, layout, cost(one, layout, vocab, computations) + copied, one == config), expected
     return None
 
 
@@ -105,6 +134,7 @@ def settings_of(choice: Choice, config: Config) -> list[str]:
         ("train", "recompute"), ("parallel", "zero"), ("parallel", "zero_unit"), ("parallel", "zero_live"),
         ("parallel", "zero_reduce"), ("parallel", "schedule"), ("parallel", "chunks"), ("parallel", "in_flight"),
         ("train", "micro_batch_size"), ("train", "micro_batches"), ("optim", "state"), ("optim", "bucket"),
+        ("memory", "policy"), ("memory", "device_bytes"),
     )  # fmt: skip
     found = []
     for section, key in keys:

@@ -15,9 +15,10 @@ from holdfast.plan.cache.arena import ArenaFullError
 from holdfast.plan.memory import peak
 from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Layers, Mesh, Op, Order, Plan
 from holdfast.plan.recompute import Kept, StageBytes, stage_aware
+from holdfast.trainer.chunks.moments import margin_of
 from holdfast.trainer.memory.activations import Activations, count
 from holdfast.trainer.memory.states import Parameters, States, curvature, states
-from holdfast.trainer.optim.traffic import HeldParameter, held_by
+from holdfast.trainer.optim.traffic import HeldParameter, chunks_of, held_by
 from holdfast.trainer.pipeline.offload.blocks import traffic, uses_of
 from holdfast.trainer.pipeline.pieces import Pieces
 from holdfast.trainer.pipeline.pipeline import computations_of
@@ -28,7 +29,7 @@ from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "buffers")
+KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "buffers", "chunks")
 TOKEN = 8
 """Bytes of a token's number."""
 ROTATION = 4
@@ -44,6 +45,8 @@ class Kinds:
     activations: int
     gathered: int
     buffers: int
+    chunks: int = 0
+    """With memory.policy = chunks, in place of weights and optimizer: what is there of all lists of chunks."""
 
     @property
     def total(self) -> int:
@@ -62,7 +65,7 @@ class Expected:
     plan: Plan
     """The computations alone."""
     host: tuple[int, ...] = ()
-    """By pipeline rank: optimizer states and activations in host memory, in no kind."""
+    """By pipeline rank: optimizer states, activations and chunks in host memory, in no kind."""
 
     @property
     def most(self) -> int:
@@ -89,8 +92,12 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
     sizes = count(config, layout.tp, vocab, device)
     stages = [_stage(config, layout, sizes, stage) for stage in range(layout.stages)]
     kept = stage_aware(computations, stages).kept if config.train.recompute == STAGE_AWARE else {}
-    held = _Held(config, layout, sizes, stages, kept)
+    held = _Held(config, layout, sizes, stages, kept, computations.orders[0])
     shapes = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
+    parameters_once = sum(p.elements(1) for p in _once(shapes))
+    if config.memory.policy == "chunks":
+        kinds, in_host = _in_chunks(config, layout, vocab, held, device)
+        return Expected(layout, (kinds,), parameters_once, computations, (in_host,))
     parameters = [_parameters(config, layout, one) for one in shapes]
     ranks, host = [], []
     for rank, order in enumerate(computations.orders):
@@ -104,7 +111,6 @@ def expect(config: Config, layout: TrainerLayout, vocab: int, device: str) -> Ex
         activations, away = held.most(order, computations)
         host.append(of_rank.host + away)
         ranks.append(_kinds(of_rank, held, order, own, device, activations))
-    parameters_once = sum(p.elements(1) for p in _once(shapes))
     return Expected(layout, tuple(ranks), parameters_once, computations, tuple(host))
 
 
@@ -131,8 +137,11 @@ class _Held:
         sizes: Activations,
         stages: Sequence[StageBytes],
         kept: Mapping[tuple[int, int], Kept],
+        order: Order,
     ) -> None:
         self.config, self.layout, self.sizes = config, layout, sizes
+        self.order = order
+        """Of the first rank."""
         self._stages, self._kept = stages, kept
 
     def most(self, order: Order, plan: Plan) -> tuple[int, int]:
@@ -210,6 +219,30 @@ def _kinds(own: States, held: _Held, order: Order, stages: Sequence[int], device
     under_way = held.passing(stages) + own.beside + _messages(held, order, device) + _inputs(held, stages)
     buffers = max(under_way, own.at_end - activations)
     return Kinds(own.weights, own.gradients, own.optimizer, activations, own.gathered, buffers)
+
+
+def _in_chunks(config: Config, layout: TrainerLayout, vocab: int, held: _Held, device: str) -> tuple[Kinds, int]:
+    """Of a rank whose model data is in chunks: on its device, and in host memory.
+
+    Chunks take what is left of memory.device_bytes by everything else, up to all of them.
+    """
+    cap = config.memory.device_bytes
+    laid = chunks_of(config, layout, vocab, cap)
+    count, active = laid.num_groups, laid.least_bytes // laid.active_bytes
+    elements = laid.layout.chunk_size
+    parameters, lists = count * laid.chunk_bytes, count * elements * laid.words.kept
+    gathered = active * (laid.active_bytes - laid.chunk_bytes)
+    # One gradient on its way into its chunk, or a group's from all replicas.
+    gradients = max(laid.sizes.values()) * laid.words.parameter
+    if layout.replicas > 1:
+        gradients = max(gradients, layout.replicas * laid.chunk_bytes)
+    activations = round(peak(held.order, held.activations, held.inputs))
+    beside = _kinds(States(0, 0, gradients, gathered, 0, 0), held, held.order, [0], device, activations)
+    coarse = 4 * elements if config.train.dtype == "bfloat16" else 0
+    here = margin_of(cap or None, beside.total + coarse, parameters, lists // count, count) * (lists // count)
+    left = parameters if not cap else max(active * laid.chunk_bytes, min(parameters, cap - beside.total - here))
+    # The host has room for each chunk of parameters, wherever the chunk is.
+    return replace(beside, chunks=left + here), parameters + lists - here
 
 
 def _runs(order: Order, stage: int) -> int:

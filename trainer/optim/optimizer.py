@@ -39,9 +39,11 @@ class Optimizer:
         sums: Callable[[], None],
         rows: int = 0,
         late: Sequence[GradientMeans] = (),
+        states: States | None = None,
     ) -> None:
         """`sums` completes gradients of which other ranks have a part; `rows`: tokens of this rank in a step; `late`:
-        gradients that are still on their way when the update begins. Called by all ranks together."""
+        gradients that are still on their way when the update begins; `states`: what is kept of the slices, where the
+        settings of the optimizer do not say it. Called by all ranks together."""
         self.config, self.all, self._sums, self._late = config, list(slices), sums, late
         self._stages = mesh.layout.held_by(mesh.pp_rank)
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
@@ -51,7 +53,9 @@ class Optimizer:
         self._place = {id(piece): index for index, piece in enumerate(self.all)}
         self.states: States
         """What is kept of the slices."""
-        if config.state == "host":
+        if states is not None:
+            self.states = states
+        elif config.state == "host":
             self.states = HostStates(config, self.all, mesh.device)
         else:
             pipeline = mesh.pp_group if mesh.layout.pp > 1 else None
@@ -164,6 +168,15 @@ class Optimizer:
     def drop(self) -> None:
         """Forget the gradients."""
         self.states.drop()
+
+    def value(self, piece: Slice) -> Tensor:
+        """The slice as the model has it, its own memory where that is possible."""
+        return piece.shard
+
+    def set_value(self, piece: Slice, value: Tensor) -> None:
+        """Put back what `value` gave, before `set_state`. It may have been read into its own memory."""
+        if value.data_ptr() != piece.shard.data_ptr():
+            piece.shard.copy_(value)
 
     def state(self, piece: Slice) -> dict[str, Tensor]:
         """What the optimizer keeps of a slice, by name: averages, and the float32 form of a bfloat16 one."""

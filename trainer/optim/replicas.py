@@ -28,8 +28,13 @@ from holdfast.trainer.settings.config import Config
 
 
 def by_layer(config: Config, replicas: int) -> bool:
-    """Whether parameters are gathered and freed layer by layer, inside each forward and backward."""
-    return replicas > 1 and config.parallel.zero == 3 and config.parallel.zero_unit == "layer"
+    """Whether FSDP gathers and frees parameters layer by layer, inside each forward and backward."""
+    return (
+        config.memory.policy == "whole"
+        and replicas > 1
+        and config.parallel.zero == 3
+        and config.parallel.zero_unit == "layer"
+    )
 
 
 def share(stage: AnyStage, config: Config, mesh: RankMesh) -> None:
@@ -37,7 +42,7 @@ def share(stage: AnyStage, config: Config, mesh: RankMesh) -> None:
 
     Replicas in dp have a mean each, of the same weight; those in several pipes have parts of one, which add up.
     """
-    if mesh.layout.replicas == 1 or config.parallel.zero == 0:
+    if mesh.layout.replicas == 1 or config.parallel.zero == 0 or config.memory.policy == "chunks":
         return
     policy = sum_precision(config)
     units = units_of(stage) if isinstance(stage, ModelStage) and by_layer(config, mesh.layout.replicas) else []

@@ -16,7 +16,10 @@ from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.model.model import DTYPES, TIED, ModelShape
 from holdfast.trainer.optim.contributions import Contributions
 from holdfast.trainer.optim.matrices import is_preconditioned
+from holdfast.trainer.optim.update_rules import rule_class
+from holdfast.trainer.settings.chunk_layout import Chunks, Words, in_chunks, units_of
 from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout
 
 
@@ -89,6 +92,26 @@ def held_by(config: Config, layout: TrainerLayout, vocab: int, stage: int) -> It
             yield HeldParameter("head.weight", (vocab, shape.width), rows)
 
 
+def chunks_of(config: Config, layout: TrainerLayout, vocab: int, device_bytes: int) -> Chunks:
+    """How `memory.policy = chunks` lays out a model on devices of so many bytes each, 0: without limit.
+
+    ConfigError says what would fit.
+    """
+    shapes = {held.name: held.shape for held in held_by(config, layout, vocab, 0)}
+    units = units_of(list(shapes), TIED if config.model.tied else "")
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    word = _item(config)
+    fine = max(4, word)
+    words = Words(word, fine * (1 + len(rule_class(config.optim).keys)))
+    try:
+        return in_chunks(sizes, units, words, layout.replicas, device_bytes, config.memory.chunk_bytes)
+    except ValueError as error:
+        raise ConfigError(
+            f"memory.policy = chunks: {error}; raise memory.device_bytes, or set memory.chunk_bytes to what fits "
+            "(0: it is searched)"
+        ) from None
+
+
 def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int) -> StepBytes:
     """Of one step of this job."""
     stages = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
@@ -96,7 +119,7 @@ def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int) -> St
     return StepBytes(
         _tensor(config, layout, stages),
         _pipeline(config, layout, vocab),
-        _replicas(config, layout, plan, stages),
+        _replicas(config, layout, plan, stages, vocab),
         _optimizer(config, layout, stages),
         world,
     )
@@ -162,13 +185,15 @@ def _optimizer(config: Config, layout: TrainerLayout, stages: list[list[HeldPara
     return (layout.dp - 1) * sum(one.elements(1) for one in held) * max(4, _item(config)) + clip
 
 
-def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]]) -> int:
+def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]], vocab: int) -> int:
     """As often as the plan says."""
     copies = layout.replicas
     if copies == 1:
         return 0
     if config.parallel.partial_backward > 1:
         return _contributions(config, layout, stages[0])
+    if config.memory.policy == "chunks":
+        return copies * chunks_of(config, layout, vocab, config.memory.device_bytes).wire_bytes
     times = Counter((action.op, action.stage) for _, action in plan.actions())
     item, total = _item(config), 0
     for number, stage in enumerate(stages):

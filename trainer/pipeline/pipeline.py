@@ -27,7 +27,7 @@ from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
 from holdfast.trainer.pipeline.recompute import add_recompute, measure
-from holdfast.trainer.pipeline.shared_state import Sharing
+from holdfast.trainer.pipeline.shared_state import NoMeans, Sharing
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
@@ -55,7 +55,8 @@ def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> P
         computations_of(config, layout),
         ahead=POSTED_AHEAD.get(device.type, 0),
         live=config.parallel.zero_live if config.parallel.zero_unit == "stage" else 0,
-        zero=config.parallel.zero,
+        # Chunks are gathered and freed by themselves, and their gradients reduced with them.
+        zero=0 if config.memory.policy == "chunks" else config.parallel.zero,
         by_layer=by_layer(config, layout.replicas),
         reduce_each=config.parallel.zero_reduce == "each",
         sync=config.parallel.replica_sync,
@@ -76,12 +77,13 @@ def build_stages(
     `own`: a module of the user's, which is trained in place of the transformer.
 
     With train.recompute = stage-aware, what they keep of a micro-batch has been measured; `loss` of logits and targets
-    is for that.
+    is for that. Parameters that are to be in chunks come to the device with these.
     """
     layout = mesh.layout
     if own is not None:
         return [_own_stage(own, index, moment, config, mesh) for index in layout.stages_of(mesh.pp_rank)]
-    make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
+    device = torch.device("cpu") if config.memory.policy == "chunks" else mesh.device
+    make = Parameters(config.train.seed, mesh.tp, device, DTYPES[config.train.dtype])
     stages: list[AnyStage] = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
@@ -150,6 +152,8 @@ def sharing_of(
     config: Config, mesh: RankMesh, stage: AnyStage, piggybacked: PiggybackedReductions | None, crowded: bool
 ) -> Sharing:
     """What replicas of a stage share, as the settings have it."""
+    if config.memory.policy == "chunks":
+        return Sharing(mesh.replicas.get_group(), 0, make_means=lambda module: NoMeans())
     roles = contributions_of(config, mesh.layout)
     make_means = partial(_contribution_means, roles, mesh, stage.moment) if roles.parts > 1 else None
     return Sharing(

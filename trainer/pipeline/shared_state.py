@@ -33,6 +33,21 @@ class Means(Protocol):
     def finish(self) -> None: ...
 
 
+class NoMeans:
+    """Of gradients that are averaged in backward already, where they replace their parameters (trainer/chunks)."""
+
+    num_bytes = 0
+
+    def expect(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """How a stage's replicas share its state; see trainer/optim/replicas.py."""

@@ -53,7 +53,7 @@ class Console:
         elif self.every and line["step"] % self.every == 0:
             self._say(
                 f"step {line['step']} loss {line['loss']:.6f} tokens/s {line['tokens_per_s']:.0f} "
-                f"seconds {line['seconds']:.3f} mfu {percent(line['mfu'])}"
+                f"seconds {line['seconds']:.3f} mfu {percent(line['mfu'])}{_moved(line)}"
             )
 
     def skipped(self, step: int, loss: float, ranks: list[int]) -> None:
@@ -81,8 +81,15 @@ def table(line: Mapping[str, Any], steps: int) -> Table:
         "MFU": percent(line["mfu"]),
         **{part: percent(seconds / line["seconds"]) for part, seconds in line["parts_s"].items()},
         "memory": f"{line['memory_bytes'] / 2**30:.2f} GiB",
+        **({"moved": _moved(line).removeprefix(" moved ")} if "chunks_bytes" in line else {}),
     }
     for name in figures:
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_row(*figures.values())
     return shown
+
+
+def _moved(line: Mapping[str, Any]) -> str:
+    """Bytes of chunks in and out of the device, where there are chunks."""
+    moved = line.get("chunks_bytes")
+    return "" if moved is None else f" moved {(moved['fetched'] + moved['evicted']) / 1e6:.1f} MB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -60,8 +61,16 @@ class Reporter:
         if self._board is not None:
             self._board.close()
 
-    def step(self, step: int, totals: Totals, seconds: float, parts: dict[str, float]) -> None:
-        """One step is done. `parts` is where this rank's `seconds` went, what is missing went elsewhere."""
+    def step(
+        self,
+        step: int,
+        totals: Totals,
+        seconds: float,
+        parts: dict[str, float],
+        moved: Mapping[str, int] | None = None,
+    ) -> None:
+        """One step is done. `parts` is where this rank's `seconds` went, what is missing went elsewhere; `moved`: bytes
+        of chunks that this rank has moved, and those of its device, where model data is in chunks."""
         line: dict[str, Any] = {
             "step": step,
             "loss": totals.loss if totals.is_finite else None,
@@ -74,6 +83,7 @@ class Reporter:
             "model_flops": self.meter.flops.model,
             "parts_s": {name: round(value, 6) for name, value in parts.items()},
             "memory_bytes": self.meter.memory_bytes(),
+            **({} if moved is None else {"chunks_bytes": dict(moved)}),
         }
         if totals.is_finite:
             self._console.step(line)

@@ -21,7 +21,7 @@ from holdfast.trainer.rows import (
 from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
 from holdfast.trainer.rows.models import partition
 from holdfast.trainer.rows.network import clos
-from holdfast.trainer.rows.optim import host_states, second_order
+from holdfast.trainer.rows.optim import host_states, in_chunks, second_order
 from holdfast.trainer.rows.planner import cuts
 from holdfast.trainer.rows.row import Row, Technique
 
@@ -37,6 +37,12 @@ def _bagpipe() -> Iterator[Row]:
 
     yield from caches.tables()
     yield from clicks.real()
+
+
+def _patrick_star() -> Iterator[Row]:
+    yield from caches.chunks()
+    yield from in_chunks.trained()
+    yield from in_chunks.wire()
 
 
 TECHNIQUES = {
@@ -79,8 +85,8 @@ TECHNIQUES = {
         Technique("C4", "AxoNN: what is ready runs, the optimizer by bucket", "Singh and Bhatele, IPDPS 2022",
                   "times vary at random (schedule), or optimizer states do not fit (`optim.state = host`)", _axonn),
         Technique("C5", "ZeRO", "Rajbhandari et al., SC 2020", "replicas hold more than fits", layouts.zero),
-        Technique("C6", "Chunks (PatrickStar)", "Fang et al., TPDS 2022", "planned only, no setting yet",
-                  caches.chunks),
+        Technique("C6", "Chunks (PatrickStar)", "Fang et al., TPDS 2022",
+                  "parameters and states do not fit on the device: `memory.policy = chunks`", _patrick_star),
         Technique("C7", "Tables behind a cache (Bagpipe)", "Agarwal et al., SOSP 2023",
                   "tables are too large for a trainer: `holdfast train-embeddings`", _bagpipe),
         Technique("C8", "Alpa: layouts by integer and dynamic programs", "Zheng et al., OSDI 2022",

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from holdfast.base.host_memory import keep_freed
 from holdfast.checkpoint.stores.opening import check_place
 from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.plan.plan import Op, Plan
+from holdfast.trainer.chunks.model import ModelInChunks
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
@@ -33,6 +34,7 @@ from holdfast.trainer.modules.stage import open_module
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
+from holdfast.trainer.optim.traffic import chunks_of
 from holdfast.trainer.pipeline import pipeline
 from holdfast.trainer.pipeline.recompute import kinds, settle
 from holdfast.trainer.report.meters import Meter
@@ -86,7 +88,13 @@ class Trainer:
         self.executor = pipeline.build_executor(
             config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded, own
         )
-        self.slices = slices_of(self.stages, mesh)
+        self.chunks: ModelInChunks | None = None
+        """Where parameters, gradients and states are in chunks."""
+        if config.memory.policy == "chunks":
+            (stage,) = self.stages
+            assert isinstance(stage, ModelStage), "a module of the user's own is refused"
+            self.chunks = ModelInChunks(stage, config, mesh)
+        self.slices = slices_of(self.stages, mesh) if self.chunks is None else self.chunks.slices()
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""
         self._pending: Pending | None = None
@@ -94,7 +102,11 @@ class Trainer:
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
         rows = len(self.micro_batches) * config.train.micro_batch_size * config.data.seq_len
-        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums, rows, self.executor.late())
+        self.optimizer = (
+            Optimizer(config.optim, self.slices, mesh, sums, rows, self.executor.late())
+            if self.chunks is None
+            else self.chunks.optimizer(self.slices, sums)
+        )
         if (bubbles := self.optimizer.use_bubbles(order) if config.optim.kfac_fill else None) is not None:
             self.executor.second_order = bubbles.do
         self.skipped = 0
@@ -120,7 +132,8 @@ class Trainer:
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
-        with accumulate.watching(self.optimizer.watchers(), self.optimizer.inputs()):
+        around = contextlib.nullcontext() if self.chunks is None else self.chunks.computing()
+        with accumulate.watching(self.optimizer.watchers(), self.optimizer.inputs()), around:
             self.executor.step(inputs, targets)
         self._say_moved()
         self.optimizer.collect()
@@ -225,6 +238,8 @@ def run(config: Config, launch: Launch) -> Outcome:
         pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp)
     )  # tp: the largest
     begin_gauging = _memory_report(config, layout, vocab, device, launch.rank) if config.train.memory_path else None
+    if config.memory.policy == "chunks":
+        chunks_of(config, layout, vocab, config.memory.device_bytes)  # what does not fit is refused before ranks meet
     mesh = join(config, launch, layout, device)
     done = finished = False
     trainer = manager = gauged = None
@@ -292,7 +307,10 @@ def _train(
             probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), memory, totals.norm)
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
-                reporter.step(step, totals, seconds, parts)
+                if trainer.chunks is not None and step == first:
+                    print(trainer.chunks.text, flush=True)
+                moved = None if trainer.chunks is None else asdict(trainer.chunks.moved())
+                reporter.step(step, totals, seconds, parts, moved)
             if gauged is not None:
                 gauged.after_step()
             if manager:
@@ -364,6 +382,14 @@ def _fingerprint(config: Config, fixed: dict[str, object], own: int) -> int:
     """What all ranks must have in common, as a number below 2**62."""
     shared = replace(config.checkpoint, keep=1)
     return (
-        hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps, own)
+        hash_of(
+            json.dumps(fixed),
+            repr(config.optim),
+            repr(shared),
+            repr(config.parallel),
+            repr(config.memory),
+            config.train.steps,
+            own,
+        )
         >> 1
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
-from holdfast.trainer.settings.config import Config, ModelConfig, OptimConfig
+from holdfast.trainer.settings.config import Config, MemoryConfig, ModelConfig, OptimConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 from holdfast.trainer.settings.own_module import check_module
@@ -27,6 +27,7 @@ def check(config: Config) -> None:
     _check_state(config.optim)
     _check_pieces(config)
     _check_activations(config)
+    _check_memory(config.memory, config.optim, config.train.activations)
     check_module(config)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
 
@@ -64,6 +65,7 @@ def _check_ranges(config: Config) -> None:
         "data": ("prefetch",),
         "transport": ("flap_s", "driver_s"),
         "checkpoint": ("every",),
+        "memory": ("device_bytes", "chunk_bytes"),
     }
     for low, table in ((1, at_least_one), (0, not_negative)):
         for section, keys in table.items():
@@ -222,6 +224,35 @@ def _check_activations(config: Config) -> None:
         raise ConfigError(
             f"{name} must know parameters from activations, and parallel.zero = 3 gathers them in between; "
             "set parallel.zero to 2 or less, or train.activations = device"
+        )
+
+
+def _check_memory(memory: MemoryConfig, optim: OptimConfig, activations: str) -> None:
+    """Whether model data can be where it is to be, whatever the layout is."""
+    default = MemoryConfig()
+    if memory.policy == "whole":
+        for key in ("device_bytes", "chunk_bytes", "evict"):
+            if getattr(memory, key) != getattr(default, key):
+                raise ConfigError(
+                    f"memory.{key} is {getattr(memory, key)} with memory.policy = whole: set memory.policy = chunks, "
+                    f"or leave it at {getattr(default, key)}"
+                )
+        return
+    if not OPTIMIZERS[optim.name].elementwise:
+        able = ", ".join(one.name for one in OPTIMIZERS.values() if one.elementwise)
+        raise ConfigError(
+            f"memory.policy = chunks updates one chunk at a time, and optim.name = {optim.name} needs tensors of "
+            f"several; set memory.policy = whole, or optim.name to one of {able}"
+        )
+    if optim.state == "host":
+        raise ConfigError(
+            "optim.state = host with memory.policy = chunks: the policy says which states are in host memory; "
+            "set one of them"
+        )
+    if activations == "host":
+        raise ConfigError(
+            "train.activations = host with memory.policy = chunks: both fill the device to a limit of their own; "
+            "set one of them, or train.recompute = full"
         )
 
 

@@ -224,6 +224,24 @@ class OptimConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryConfig:
+    """Where model data is between its uses: parameters, their gradients, and what the optimizer keeps."""
+
+    policy: Literal["whole", "chunks"] = "whole"
+    """whole: all that a rank keeps is on its device. chunks: in chunks of one size, which come to the device when they
+    are needed and leave it for others (PatrickStar). For models whose states do not fit; one micro-batch a replica."""
+    device_bytes: int = 0
+    """With chunks: the most that a rank takes of its device, activations included. On a CPU an arena counts what would
+    be there. 0: what a GPU has free at the start; on a CPU no limit."""
+    chunk_bytes: int = 0
+    """With chunks: bytes of a chunk of parameters. Larger ones are copied faster and fit less well; none is smaller
+    than the largest parameter. 0: the size that wastes least of those that fit."""
+    evict: Literal["belady", "lru", "fifo"] = "belady"
+    """With chunks: which one leaves. belady: the one that is needed last, as the first step has shown; it copies least.
+    lru: the one not used for longest. fifo: the one that came first."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainConfig:
     """The run."""
 
@@ -308,5 +326,6 @@ class Config:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     transport: TransportConfig = field(default_factory=TransportConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

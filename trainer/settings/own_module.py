@@ -62,6 +62,8 @@ def _unfit(config: Config) -> str | None:
         return f"train.recompute = {train.recompute} is for our layers (set none, or cell for whole stages)"
     if config.optim.name == "dp-kfac":
         return "optim.name = dp-kfac watches the products of our layers (set adamw, lamb or sgd)"
+    if config.memory.policy == "chunks":
+        return "memory.policy = chunks holds layers of ours (set it to whole)"
     if train.activations == "host":
         return "train.activations = host counts blocks of our layers (set it to device)"
     if parallel.stage_layers:

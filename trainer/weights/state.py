@@ -54,7 +54,7 @@ def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[Gl
     for piece in slices:
         tensor, shard = place(piece.name, piece.parameter)
         # Both copies of a tied embedding may lie on one rank; they are equal.
-        found[piece.name] = (tensor, shard, piece.shard)
+        found[piece.name] = (tensor, shard, optimizer.value(piece))
         for key, value in optimizer.state(piece).items():
             more = GlobalTensor(f"{piece.name}@{key}", tensor.shape, dtype_name(value.dtype))
             found[more.name] = (more, shard, value)
@@ -80,8 +80,7 @@ def put_back(
     optimizer.applied = int(values[APPLIED])
     with torch.no_grad():
         for piece in slices:
-            if found[piece.name].data_ptr() != piece.shard.data_ptr():
-                piece.shard.copy_(found[piece.name])
+            optimizer.set_value(piece, found[piece.name])
             state = {key: found[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
             optimizer.set_state(piece, state)
         for name, value in optimizer.owned().items():

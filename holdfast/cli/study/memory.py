@@ -112,6 +112,11 @@ class _Found:
                 self.best = choice
             if is_shown or is_best:
                 self.others.append((choice, expected))
+        if limit is not None and self.best is None and config.memory.policy == "whole":
+            found = choices.in_chunks(config, world, vocab, self.device, limit - self.reserve)
+            if found is not None:
+                self.best = found[0]
+                self.others.append(found)
 
     def fits(self, expected: Expected) -> bool:
         return self.limit is not None and expected.needs + self.reserve <= self.limit
@@ -135,6 +140,7 @@ class _Found:
         if most := max(expected.host):
             what = ["optimizer states"] * (self.config.optim.state == "host")
             what += ["activations"] * (self.config.train.activations == "host")
+            what += ["chunks"] * (self.config.memory.policy == "chunks")
             output.say(f"{' and '.join(what)} in host memory: {output.size(most)} on the rank with the most")
         if self.limit is not None:
             verdict = "fits" if self.fits(expected) else "does not fit"

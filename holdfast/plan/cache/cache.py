@@ -103,7 +103,7 @@ class Cache(Generic[K]):
         return copies
 
     def forget(self, key: K) -> None:
-        """Nobody needs `key` any more, in here or elsewhere: it goes without a copy."""
+        """What `key` holds is worthless now: it goes without a copy. Nothing if it is not in."""
         if key in self._held:
             del self._held[key]
             self._arena.release(self._kind, self._sizes[key])
@@ -116,6 +116,20 @@ class Cache(Generic[K]):
             if key not in self._held and self._sizes[key] <= self._arena.free:
                 copies.append(self._bring(key, now, is_new=False))
         return copies
+
+    def clear(self, size: int, now: int, kept: Collection[K] = ()) -> list[Copy[K]]:
+        """The copies after which the arena has `size` bytes for something else. Nothing of `kept` leaves.
+
+        Raises:
+            ArenaFullError: All others together are not enough. The cache is as it was.
+        """
+        going = sum(self._sizes[key] for key in self._held if key not in kept)
+        if size > self._arena.free + going:
+            raise ArenaFullError(
+                f"{self._arena.name}: {size} bytes are needed beside {self._kind}; {int(self._arena.free)} are free, "
+                f"and {going} of {self._kind} can leave"
+            )
+        return self._make_room(size, kept, now, None)
 
     def drop(self, key: K) -> Copy[K]:
         """Takes `key` out: a copy of no bytes if it was not written."""

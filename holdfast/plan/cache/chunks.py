@@ -85,12 +85,20 @@ def lay_out(sizes: Mapping[str, int], chunk_size: int, replicas: int = 1) -> Chu
 
 
 def best_chunk_size(
-    sizes: Mapping[str, int], candidates: Iterable[int], device_bytes: int, host_bytes: int, replicas: int = 1
+    sizes: Mapping[str, int],
+    candidates: Iterable[int],
+    device_bytes: float,
+    host_bytes: float,
+    replicas: int = 1,
+    *,
+    word: int = 2,
+    held: int = BYTES_PER_ELEMENT,
 ) -> ChunkLayout:
     """The layout that wastes least of those that fit, the smaller chunks of equal ones.
 
     `device_bytes`: of one replica, for chunks alone. A replica holds its share of all lists on device and host
-    together, and on the device at least `LEAST_ON_DEVICE` groups in half precision. ValueError says what would fit.
+    together, `held` bytes an element, and on the device at least `LEAST_ON_DEVICE` groups of parameters, `word` bytes
+    an element. ValueError says what would fit.
     """
     found: list[ChunkLayout] = []
     refused: list[str] = []
@@ -99,8 +107,8 @@ def best_chunk_size(
             refused.append(f"{candidate:,} elements are fewer than the largest tensor's")
             continue
         layout = lay_out(sizes, candidate, replicas)
-        least = LEAST_ON_DEVICE * replicas * 2 * candidate
-        share = BYTES_PER_ELEMENT * layout.elements // replicas
+        least = LEAST_ON_DEVICE * replicas * word * candidate
+        share = held * layout.elements // replicas
         if least > device_bytes:
             refused.append(
                 f"{LEAST_ON_DEVICE} groups of chunks of {candidate:,} elements need {least:,} bytes of a device"

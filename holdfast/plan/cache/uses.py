@@ -57,6 +57,21 @@ class Trace(Generic[K]):
         return (rounds + 1) * len(self.accesses) + moments[0]
 
 
+class BesidesElsewhere(Generic[K]):
+    """Uses here of things that are also used elsewhere, where they then have to be.
+
+    What is used elsewhere first leaves anyway: it is as good as never needed here, and goes before all others
+    (PatrickStar, section 8.3, has a list of uses for each device).
+    """
+
+    def __init__(self, here: Uses[K], elsewhere: Uses[K]) -> None:
+        self._here, self._elsewhere = here, elsewhere
+
+    def next(self, key: K, now: int) -> float:
+        found = self._here.next(key, now)
+        return found if found < self._elsewhere.next(key, now) else NEVER
+
+
 def trace_of_plan(plan: Plan, rank: int, keys: Callable[[Action], Collection[K]], *, cyclic: bool = True) -> Trace[K]:
     """What a pipeline rank needs, one moment for each action of its list, where `keys` says what an action needs.
 

@@ -217,3 +217,49 @@ def test_bad_input_is_one_line_without_torch(argv: list[str]) -> None:
 def test_pipeline_ranks_of_unlike_tp_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"parallel\.stage_tp has several: set parallel\.tp instead"):
         expected("--pp", "2", "--set", "parallel.stage_tp=[1, 2]")
+
+
+CHUNKS = ["--set", "train.micro_batches=1", "--set", "memory.policy=chunks", "--set", "memory.chunk_bytes=200000000"]
+
+
+@pytest.mark.parametrize(("dtype", "word", "kept"), [("float32", 4, 12), ("bfloat16", 2, 12)])
+def test_chunks_are_on_the_device_as_far_as_they_fit(dtype: str, word: int, kept: int) -> None:
+    # GPT-2's table of 50257 x 768 is the largest parameter; the others of each chunk follow in order.
+    argv = ["--model", "gpt2", *CHUNKS, "--set", f"train.dtype={dtype}"]
+    whole = expected(*argv)
+    kinds = whole.ranks[0]
+    elements = 200_000_000 // word // 64 * 64
+    count = -(-124_356_864 // elements)
+    assert (kinds.weights, kinds.optimizer, kinds.gathered) == (0, 0, 0)
+    assert kinds.chunks == count * elements * (word + kept)
+    assert whole.host == (count * elements * word,)  # room for parameters, wherever they are
+    # Room for two chunks beside everything else, which a layer at a chunk's end needs: no lists then.
+    beside = kinds.total - kinds.chunks
+    cap = beside + 2 * 200_000_000
+    short = expected(*argv, "--set", f"memory.device_bytes={cap}")
+    assert short.needs == cap
+    assert short.host == (count * elements * (word + kept),)
+    # Less: they are needed all the same.
+    assert expected(*argv, "--set", f"memory.device_bytes={cap - 100_000_000}").needs == cap
+
+
+def test_replicas_gather_the_chunks_of_what_they_compute() -> None:
+    argv = ["--model", "gpt2", *CHUNKS, "--dp", "2", "--set", "train.micro_batches=2", "--zero", "3"]
+    kinds = expected(*argv).ranks[0]
+    elements = 200_000_000 // 4
+    # Both chunks of the one or two groups that a unit is in.
+    assert kinds.gathered in (2 * 4 * elements, 2 * 2 * 4 * elements)
+    assert kinds.gradients == 2 * 4 * elements
+
+
+def test_chunks_are_what_is_left_where_nothing_else_fits() -> None:
+    config = parse(["--model", "gpt2", "--set", "data.seq_len=64", "--set", "train.micro_batches=2"])
+    assert next_that_fits(config, 1, 256, "cpu", 10**9, ["1f1b"]) is not None
+    limit = 480_000_000  # 16 bytes a parameter are 1.4 GB
+    found = next_that_fits(config, 1, 256, "cpu", limit, ["1f1b"])
+    assert found is not None
+    choice, then = found
+    assert then.needs <= limit
+    assert settings_of(choice, config)[-2:] == ["memory.policy=chunks", f"memory.device_bytes={limit}"]
+    assert (choice.config.train.micro_batches, choice.config.train.micro_batch_size) == (1, 4)
+    assert next_that_fits(config, 1, 256, "cpu", 1_000_000, ["1f1b"]) is None

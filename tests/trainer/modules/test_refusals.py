@@ -28,6 +28,7 @@ OWN = ["--model", f"{MODELS}:net"]
         (["--model", "my.module:"], 1, "module.build is 'my.module:': write MODULE:FUNCTION, as my_model:build"),
         (["--model", "my module:build"], 1, "write MODULE:FUNCTION"),
         ([*OWN, "--set", "train.activations=host", "--set", "train.activation_bytes=1000"], 1, "blocks of our layers"),
+        ([*OWN, "--set", "memory.policy=chunks", "--set", "train.micro_batches=1"], 1, "holds layers of ours"),
         ([*OWN, "--pp", "2", "--set", "parallel.stage_layers=[1, 2]"], 2, "stage_layers counts our layers"),
         (["--model", "my_module.py"], 1, "or PATH.py:FUNCTION"),
         (["--set", "module.balance=parameters"], 1, "set module.build too"),

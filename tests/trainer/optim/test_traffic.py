@@ -21,6 +21,7 @@ BESIDES = 20_000
 STEPS = 4
 LONELY = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
+CHUNKS = ["memory.policy=chunks", "memory.device_bytes=12000000"]
 LARGE = {
     "model.layers": 4,
     "model.d_model": 128,
@@ -53,6 +54,8 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "zero 3 reduced once": ((1, 2, 1), ["parallel.zero=3", "parallel.zero_reduce=last"]),
     "zero 3 of 4": ((1, 4, 1), ["parallel.zero=3", "train.micro_batches=8"]),
     "zero 3 bfs by stage": ((2, 2, 1), ["parallel.zero=3", "parallel.zero_unit=stage", "parallel.schedule=bfs"]),
+    "chunks": ((1, 2, 1), ["parallel.zero=3", *CHUNKS, "train.micro_batches=2"]),
+    "chunks of 4, tied": ((1, 4, 1), ["parallel.zero=3", *CHUNKS, "model.tied=true"]),
     "zero 3 tied": ((1, 2, 2), ["parallel.zero=3", "model.tied=true"]),
     "all": ((2, 2, 2), ["parallel.zero=2", "model.tied=true", "parallel.sequence=true"]),
     "all, zero 0": ((2, 2, 2), ["parallel.zero=0", "model.tied=true", "parallel.sequence=true"]),

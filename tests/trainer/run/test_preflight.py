@@ -14,6 +14,7 @@ from holdfast.base.errors import UsageError
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.run.preflight import check_job
 
+CHUNKS = ["--set", "memory.policy=chunks", "--set"]
 KFAC_FILL = ["--optimizer", "dp-kfac", "--set", "optim.kfac_fill=true", "--set", "parallel.zero=0"]
 UNLIKE = ["--pp", "2", "--set", "parallel.stage_tp=[1, 2]", "--set"]
 
@@ -116,6 +117,25 @@ PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
         ([*KFAC_FILL, "--pp", "2", "--optimizer", "lamb"], 2, "is for optim.name = dp-kfac, and lamb has nothing"),
         ([*KFAC_FILL, "--pp", "2", "--set", "train.memory_path=x"], 2, "keeps what train.memory_path does not know of"),
         (["--set", "optim.bucket=127"], 1, "optim.bucket is 127: must be 128 or more elements"),
+        ([*CHUNKS, "train.micro_batches=2"], 1, "a replica goes through its layers once a step"),
+        ([*CHUNKS, "train.micro_batches=1", "--pp", "2"], 2, "holds whole layers of one stage (set pp = 1, tp = 1"),
+        ([*CHUNKS, "train.micro_batches=1", "--tp", "2"], 2, "holds whole layers of one stage (set pp = 1, tp = 1"),
+        ([*CHUNKS, "train.micro_batches=2", "--dp", "2"], 2, "as stage 3 of ZeRO does (set parallel.zero = 3)"),
+        ([*CHUNKS, "train.micro_batches=4", "--dp", "2", "--zero", "3"], 2, "train.micro_batches = 4 gives it 2"),
+        (
+            [*CHUNKS, "train.micro_batches=1", "--set", "train.recompute=stage-aware"],
+            1,
+            "memory.policy = chunks has one stage, and train.recompute = stage-aware balances several (set full)",
+        ),
+        ([*CHUNKS, "train.micro_batches=1", "--set", "train.memory_path=x"], 1, "train.memory_path has no kinds for"),
+        ([*CHUNKS, "train.micro_batches=1", "--set", "parallel.stage_tp=[2]"], 2, "holds whole layers of one stage"),
+        ([*CHUNKS, "train.micro_batches=1", "--optimizer", "lamb"], 1, "optim.name to one of adamw, sgd"),
+        ([*CHUNKS, "train.micro_batches=1", "--optimizer", "dp-kfac"], 1, "optim.name to one of adamw, sgd"),
+        ([*CHUNKS, "train.micro_batches=1", "--set", "optim.state=host"], 1, "set one of them"),
+        ([*CHUNKS, "train.micro_batches=1", *AWAY[:-1]], 1, "train.activations = host with memory.policy = chunks"),
+        ([*CHUNKS, "memory.device_bytes=-1"], 1, "memory.device_bytes is -1: must be 0 or more"),
+        (["--set", "memory.device_bytes=5"], 1, "memory.device_bytes is 5 with memory.policy = whole"),
+        (["--set", "memory.evict=lru"], 1, "memory.evict is lru with memory.policy = whole"),
         (["--store", "ftp://host/x"], 1, "no such scheme 'ftp'"),
         (["--store", "file://host/x"], 1, "three slashes"),
     ],
@@ -137,6 +157,8 @@ def test_folders_are_those_of_the_ranks(tmp_path: Path) -> None:
 
 def test_settings_that_work_are_let_through(tmp_path: Path) -> None:
     check_job(parse(["--pp", "2", "--dp", "2", "--data", str(tmp_path), "--store", str(tmp_path / "new")]), 4)
+    check_job(parse([*CHUNKS, "train.micro_batches=2", "--dp", "2", "--zero", "3"]), 2)
+    check_job(parse([*CHUNKS, "train.micro_batches=1", "--optimizer", "sgd"]), 1)
     for more in ("parallel.zero=2", "parallel.replica_sync=eager-opt"):
         check_job(parse(["--schedule", "chimera", "--pp", "2", "--dp", "2", "--set", more]), 4)
 

@@ -25,7 +25,7 @@ def test_json_has_every_rank_by_kind_and_adds_up(capsys: Capture) -> None:
     assert isinstance(ranks, list)
     for rank in ranks:
         total = rank.pop("total")
-        assert set(rank) == {"weights", "gradients", "optimizer", "activations", "gathered", "buffers"}
+        assert set(rank) == {"weights", "gradients", "optimizer", "activations", "gathered", "buffers", "chunks"}
         assert sum(rank.values()) == total
         assert all(value >= 0 for value in rank.values())
     assert found["device"] == "cuda"
@@ -61,7 +61,17 @@ def test_the_table_marks_the_fullest_ranks_and_what_to_set(capsys: Capture) -> N
     assert main([*SMALL, "--dp", "2", "--zero", "1", "--set", "parallel.device=cpu", "--limit", "9MB"]) == 0
     out = capsys.readouterr().out
     head, *lines = out.splitlines()
-    assert head.split() == ["RANKS", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "GATHERED", "BUFFERS", "TOTAL"]
+    assert head.split() == [
+        "RANKS",
+        "WEIGHTS",
+        "GRADIENTS",
+        "OPTIMIZER",
+        "ACTIVATIONS",
+        "GATHERED",
+        "BUFFERS",
+        "CHUNKS",
+        "TOTAL",
+    ]
     assert sum(line.rstrip().endswith(" most") for line in lines) == 1
     assert {line.split()[0] for line in lines[:2]} == {"0-1", "2-3"}
     assert "in 9.0 MB" in out

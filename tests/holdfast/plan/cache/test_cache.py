@@ -183,3 +183,28 @@ def test_what_is_made_in_the_cache_grows_until_it_is_whole() -> None:
     cache.forget("a")
     assert not cache.held
     assert cache.evicted == 5
+
+
+def test_room_for_something_else_is_made_of_what_may_leave() -> None:
+    arena = Arena("device", 4 * SIZE)
+    cache = Cache(dict.fromkeys("abc", SIZE), arena, Belady(Trace(["abc", "b", "a", "c"])))
+    cache.need("abc", 0, written=True)
+
+    assert cache.clear(SIZE, 0) == []
+    # c is needed last, but is kept.
+    assert cache.clear(2 * SIZE, 0, kept="c") == [Copy(Op.EVICT, "a", SIZE)]
+    with pytest.raises(ArenaFullError, match=r"22 bytes are needed beside cache; 14 are free, and 7 "):
+        cache.clear(3 * SIZE + 1, 0, kept="c")
+    assert list(cache.held) == ["b", "c"]
+
+
+def test_what_is_worthless_leaves_without_a_copy() -> None:
+    cache = cache_of(Trace(["ab"]), 2 * SIZE)
+    cache.need("ab", 0, written=True)
+    cache.forget("a")
+    cache.forget("z")
+
+    assert list(cache.held) == ["b"]
+    assert cache.evicted == 0
+    assert cache.need("a", 0) == [Copy(Op.FETCH, "a", SIZE)]
+    assert cache.drop("a") == Copy(Op.EVICT, "a", 0)

@@ -81,3 +81,9 @@ def test_what_does_not_fit_is_said() -> None:
         best_chunk_size(sizes, [], 200, 200)
     # With two replicas each holds half, and groups are of two chunks.
     assert best_chunk_size(sizes, [50], 400, 14 * 50 - 400, replicas=2).num_chunks == 2
+    # In single precision, 16 bytes an element.
+    assert best_chunk_size(sizes, [50], 400, 16 * 100 - 400, word=4, held=16).num_chunks == 2
+    with pytest.raises(ValueError, match="need 400 bytes of a device"):
+        best_chunk_size(sizes, [50], 399, 10**6, word=4, held=16)
+    with pytest.raises(ValueError, match="need 1,600 bytes of device and host together"):
+        best_chunk_size(sizes, [50], 400, 16 * 100 - 401, word=4, held=16)

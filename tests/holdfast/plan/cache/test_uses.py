@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.plan.cache.uses import NEVER, Trace, trace_of_plan
+from holdfast.plan.cache.uses import NEVER, BesidesElsewhere, Trace, trace_of_plan
 from holdfast.plan.schedules.table import SCHEDULES
 
 
@@ -22,6 +22,14 @@ def test_of_a_cyclic_trace_the_next_step_follows() -> None:
     assert trace.next("a", 10 * 4) == 10 * 4 + 2
     assert [Trace(["a", "b", "c"], cyclic=True).next("b", now) for now in (2, 3 + 1)] == [3 + 1, 2 * 3 + 1]
     assert trace.next("d", 0) == NEVER
+
+
+def test_what_is_used_elsewhere_first_is_not_needed_here() -> None:
+    # a: here at 0 and 3, elsewhere at 1. b: here alone.
+    uses = BesidesElsewhere(Trace(["a", "b", "", "a"], cyclic=True), Trace(["", "a", "", ""], cyclic=True))
+
+    assert [uses.next("a", now) for now in range(5)] == [NEVER, 3, 3, 4, NEVER]
+    assert [uses.next("b", now) for now in range(3)] == [1, 5, 5]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -164,7 +164,8 @@ class Cluster:
         return _numbered((node.pod, node.switch) for node in self.nodes)[self.node_of]
 
     @cached_property
-    def _pod_of(self) -> Ints:
+    def pod_of(self) -> Ints:
+        """By device: the number of its pod."""
         return _numbered(node.pod for node in self.nodes)[self.node_of]
 
     @cached_property
@@ -182,15 +183,15 @@ class Cluster:
     @cached_property
     def domains(self) -> dict[str, tuple[frozenset[int], ...]]:
         """Devices by what they share: node, rail, switch, pod, cluster, nic_type."""
-        rails = self._pod_of * (int(self.place_of.max()) + 1) + self.place_of
-        keys = {"node": self.node_of, "rail": rails, "switch": self._switch_of, "pod": self._pod_of}
+        rails = self.pod_of * (int(self.place_of.max()) + 1) + self.place_of
+        keys = {"node": self.node_of, "rail": rails, "switch": self._switch_of, "pod": self.pod_of}
         keys |= {"cluster": np.zeros(self.world, dtype=np.int64), "nic_type": self._nic_of}
         return {name: _grouped(values) for name, values in keys.items()}
 
     def levels(self, ones: Ints, others: Ints) -> Ints:
         """The level of each pair of devices, as numbers of `Level`. Arrays of any equal shape."""
         is_rail = self.place_of[ones] == self.place_of[others] if self.has_rails else np.zeros(ones.shape, dtype=bool)
-        is_pod = self._pod_of[ones] == self._pod_of[others]
+        is_pod = self.pod_of[ones] == self.pod_of[others]
         is_switch = (self._switch_of[ones] == self._switch_of[others]) & (not self.has_rails)
         found = np.where(is_pod, int(Level.POD), int(Level.CLUSTER))
         found = np.where(is_pod & is_rail, int(Level.RAIL), np.where(is_switch, int(Level.SWITCH), found))

@@ -121,7 +121,9 @@ def _nodes(own: Mapping[str, Any], before: int, hop: Hop | None, is_group: bool)
     for i in range(count):
         switch = i // of_switch
         at = f"{before}-{switch}" if is_group else str(switch)
-        found.append(Node(f"node{before + i}", devices, at, str(switch // of_pod), nic, beta, ethernet))
+        # Groups whose pods are not said to end are in one.
+        pod = f"{before}-{switch // of_pod}" if is_group and "switches_per_pod" in own else str(switch // of_pod)
+        found.append(Node(f"node{before + i}", devices, at, pod, nic, beta, ethernet))
     return found
 
 

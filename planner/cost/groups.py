@@ -6,7 +6,7 @@ the slowest one stands for all, since all wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,14 @@ def lines_of(pp: int, dp: int, tp: int, axis: str) -> Ints:
     return np.ascontiguousarray(moved.reshape(-1, moved.shape[-1]))
 
 
+def replica_lines(pp: int, dp: int, tp: int, pipes: Sequence[Sequence[int]]) -> Ints:
+    """The ranks that hold a stage, in all of its pipes, one stage and place in tp a row. `pipes`: ranks of stages."""
+    ranks = np.arange(pp * dp * tp, dtype=np.int64).reshape(pp, dp, tp)
+    held = np.sort(np.array(pipes, dtype=np.int64), axis=0)  # in the order of ranks, as all groups
+    rows = ranks[held.T].transpose(0, 3, 1, 2)  # stage, tp, pipe, dp
+    return np.ascontiguousarray(rows.reshape(held.shape[1] * tp, -1))
+
+
 def group_cost(cluster: Cluster, lines: Ints) -> GroupCost:
     """Groups of equal size, one a row of ranks; rank i is device i."""
     size = lines.shape[1]
@@ -50,8 +58,13 @@ def group_cost(cluster: Cluster, lines: Ints) -> GroupCost:
     levels = cluster.levels(lines, np.roll(lines, -1, axis=1))
     nodes = np.sort(cluster.node_of[lines], axis=1)
     spread = 1 + (np.diff(nodes, axis=1) != 0).sum(axis=1)
-    rows = zip(spread.tolist(), _is_even(nodes, spread).tolist(), levels.max(axis=1).tolist(),
-               _betas(cluster, nodes).tolist(), strict=True)  # fmt: skip
+    is_even, top = _is_even(nodes, spread), levels.max(axis=1)
+    if cluster.has_rails:
+        # Nodes of an even group meet device by device, each with those of its own place.
+        pods = cluster.pod_of[lines]
+        top = np.where(is_even & (spread < size) & (spread > 1) & (pods.min(axis=1) == pods.max(axis=1)),
+                       int(Level.RAIL), top)  # fmt: skip
+    rows = zip(spread.tolist(), is_even.tolist(), top.tolist(), _betas(cluster, nodes).tolist(), strict=True)
     kinds = [_levels(cluster, size, *kind) for kind in sorted(set(rows))]
     slowest = max(kinds, key=lambda one: hierarchical(Collective.ALL_REDUCE, _SAMPLE, one))
     return GroupCost(size, slowest, _shares(levels))

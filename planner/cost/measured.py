@@ -9,11 +9,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from holdfast.base.errors import UsageError
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cluster.cluster import Cluster
+from holdfast.planner.cluster.gpus import find
 from holdfast.planner.cost.collectives import Collective
-from holdfast.planner.cost.layers import Parts
+from holdfast.planner.cost.layers import Parts, Precision
 from holdfast.planner.cost.layout import Layout
 
 VERSION = 1
+_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 
 class ProfileError(UsageError):
@@ -81,9 +85,26 @@ class Profile:
     cores: int = 0
     """Of the machine, for ranks on CPUs; 0 for GPUs."""
 
+    def check(self, model: Transformer, precision: Precision, cluster: Cluster) -> None:
+        """ProfileError for another model than the one that was measured, another precision or device."""
+        for name, value in asdict(model).items():
+            if name != "layers" and name in self.shape and self.shape[name] != value:
+                raise ProfileError(f"the profile is of a model with {name} {self.shape[name]}, this one has {value}")
+        if _BYTES.get(self.dtype) != precision.weight:
+            raise ProfileError(f"the profile is of {self.dtype}, and weights have {precision.weight} bytes each")
+        if self.device == "cpu" and not cluster.cores:
+            raise ProfileError(
+                f"the profile is of a CPU, and the cluster has {cluster.gpu.name}: measure on one of them"
+            )
+        known = find(self.device)
+        if known is not None and known.name != cluster.gpu.name:
+            raise ProfileError(f"the profile is of {self.device}, and the cluster has {cluster.gpu.name}")
+
     def applied(self, parts: Parts, layout: Layout) -> Parts:
         """The parts with measured times. ProfileError for a tp, sequence or micro-batch that was not measured."""
         name = key(layout.tp, layout.sequence)
+        if layout.tp == 1 and name not in self.parts:
+            name = key(1, not layout.sequence)  # one rank has the whole sequence either way
         if layout.micro_batch_size != self.micro_batch_size:
             raise ProfileError(
                 f"the profile is of micro_batch_size {self.micro_batch_size}, the layout has "
@@ -134,6 +155,11 @@ def read(text: str, name: str = "profile") -> Profile:
         profile = Profile(**found, parts=parts, links=links)
         numbers = [t for each in parts.values() for one in each.values() for t in asdict(one).values()]
         numbers += [v for each in links.values() for line in each.values() for v in asdict(line).values()]
+        numbers += [profile.optimizer_s, profile.ranks, profile.cores, profile.micro_batch_size]
+        if any(n < 1 for each in links.values() for n in each):
+            raise ValueError("links are by 1 rank or more")
+        if not isinstance(profile.shape, dict) or not all(isinstance(v, str) for v in (profile.dtype, profile.device)):
+            raise ValueError("shape is a table, dtype and device are names")
         lacking = [k for k, each in parts.items() if set(each) != {"first", "layer", "last"}]
         if lacking or not parts or not all(isinstance(v, int | float) and 0 <= v < 1e9 for v in numbers):
             raise ValueError("times are numbers of 0 or more, of first, layer and last")

@@ -7,7 +7,7 @@ and the optimizer steps. Kinds and rules are the trainer's (docs/memory.md), whi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.plan.memory import peak
 from holdfast.plan.plan import COMPUTE, Action, Op, Order, Plan
@@ -45,9 +45,27 @@ class _States:
     host: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Fullness:
+    """Of one rank, before it is known when it is at its fullest: its buffers depend on its activations."""
+
+    beside: Memory
+    """All kinds but activations and buffers."""
+    activations: float
+    under_way: float
+    """Buffers while the most activations are there..."""
+    at_end: float
+    """... and what is needed behind the last backward, when none are."""
+
+    @property
+    def memory(self) -> Memory:
+        buffers = max(self.under_way, self.at_end - self.activations)
+        return replace(self.beside, activations=self.activations, buffers=buffers)
+
+
 def memory_of(
     model: Transformer, layout: Layout, parts: Parts, precision: Precision, plan: Plan
-) -> tuple[tuple[Memory, ...], float]:
+) -> tuple[tuple[Fullness, ...], float]:
     """By pipeline rank, and the bytes of optimizer states in host memory on the rank with the most."""
     stages = [_Stage(model, layout, parts, number) for number in range(layout.stages)]
     found, host = [], 0.0
@@ -79,7 +97,7 @@ class _Stage:
 
 def _memory(
     states: _States, layout: Layout, parts: Parts, stages: Sequence[_Stage], own: Sequence[int], order: Order
-) -> Memory:
+) -> Fullness:
     boundary = parts.layer.boundary
 
     def activations(action: Action) -> float:
@@ -91,8 +109,8 @@ def _memory(
     held = peak(order, activations, inputs)
     messages = ROOM * boundary * (layout.pp > 1)
     under_way = max(stages[number].passing for number in own) + states.beside + messages
-    buffers = max(under_way, states.at_end - held)
-    return Memory(states.weights, states.gradients, states.optimizer, held, states.gathered, buffers)
+    beside = Memory(states.weights, states.gradients, states.optimizer, 0.0, states.gathered, 0.0)
+    return Fullness(beside, held, under_way, states.at_end)
 
 
 def _states(layout: Layout, precision: Precision, stages: Sequence[_Stage], order: Order) -> _States:

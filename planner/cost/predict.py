@@ -7,7 +7,7 @@ and the optimizer's update; the rank that ends last gives the step (COMET, with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,15 +17,17 @@ from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level
 from holdfast.planner.cost.collectives import Collective
 from holdfast.planner.cost.compute import Engine
-from holdfast.planner.cost.groups import GroupCost, group_cost, lines_of, message_cost
+from holdfast.planner.cost.groups import GroupCost, group_cost, lines_of, message_cost, replica_lines
 from holdfast.planner.cost.layers import LayerProfile, Parts, Precision, Sends, parts
-from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import Profile
-from holdfast.planner.cost.memory import memory_of, model_states
+from holdfast.planner.cost.memory import Fullness, memory_of, model_states
 from holdfast.planner.cost.prediction import Breakdown, Memory, Prediction
 from holdfast.planner.cost.schedule import StageTimes, extrapolated, run
 from holdfast.planner.cost.traffic import reductions, wire_of
 
+_IN_NODE = {Level.SELF, Level.NODE}
+"""What a profile, which is of one machine, has measured links of."""
 WORLD_SUM = 64.0
 """Bytes of loss and norm that all ranks add up."""
 
@@ -42,7 +44,7 @@ class CostModel:
     """Whether reductions go on beside the last backward, and gathers beside computations, as COMET assumes."""
     expands: bool = False
     """Whether what does not fit lies in the host's memory, at its bandwidth (COMET's expanded memory)."""
-    _groups: dict[tuple[int, int, int], _Groups] = field(default_factory=dict, repr=False)
+    _groups: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], _Groups] = field(default_factory=dict, repr=False)
 
     def predict(self, model: Transformer, layout: Layout) -> Prediction:
         """LayoutError for a layout that the model or the cluster cannot have; ProfileError if it was not measured."""
@@ -97,7 +99,9 @@ class CostModel:
         layer = parts(model, layout, self.precision).layer
         layers = model.layers // layout.pp
         replicas = layout.dp if layout.zero else 1
-        weights, gradients, optimizer = model_states(layer.params * layers, replicas, layout.zero, self.precision)
+        # Gradients are in the weights' precision where nobody adds to them.
+        least = replace(self.precision, gradient=min(self.precision.gradient, self.precision.weight))
+        weights, gradients, optimizer = model_states(layer.params * layers, replicas, layout.zero, least)
         held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
         return weights + gradients + (0.0 if layout.is_on_host else optimizer) + layers * held
 
@@ -115,10 +119,10 @@ class CostModel:
         return self._memory(model, layout, parts(model, layout, self.precision))[0]
 
     def collective(self, op: Collective, num_bytes: float, group: GroupCost, world: int = 0) -> float:
-        """Seconds, as measured on this machine or by the cluster's links. `world`: ranks of the job, if not all."""
+        """Seconds: within a node as measured, else by the cluster's links. `world`: ranks of the job, if not all."""
         if group.size == 1 or num_bytes == 0:
             return 0.0
-        if self.profile is not None:
+        if self.profile is not None and group.crossing.keys() <= _IN_NODE:
             measured = self.profile.seconds(op, group.size, num_bytes, world)
             if measured is not None:
                 return measured
@@ -126,25 +130,27 @@ class CostModel:
 
     def _parts(self, model: Transformer, layout: Layout, engine: Engine) -> Parts:
         found = parts(model, layout, self.precision, engine)
-        return found if self.profile is None else self.profile.applied(found, layout)
+        if self.profile is None:
+            return found
+        self.profile.check(model, self.precision, self.cluster)
+        return self.profile.applied(found, layout)
 
     def _memory(self, model: Transformer, layout: Layout, found: Parts) -> tuple[tuple[Memory, ...], float]:
-        Held = tuple[tuple[Memory, ...], float]
+        Held = tuple[tuple[Fullness, ...], float]
 
         def of(plan: Plan) -> Held:
             return memory_of(model, layout, found, self.precision, plan)
 
         def join(short: Held, long: Held, k: float) -> Held:
-            ranks = []
-            for a, b in zip(short[0], long[0], strict=True):
-                old, new = a.document(), b.document()
-                ranks.append(Memory(**{name: value + (new[name] - value) * k for name, value in old.items()}))
-            return tuple(ranks), long[1]
+            more = [(b, b.activations - a.activations) for a, b in zip(short[0], long[0], strict=True)]
+            return tuple(replace(b, activations=b.activations + d * (k - 1)) for b, d in more), long[1]
 
-        return extrapolated(layout, of, join)
+        ranks, host = extrapolated(layout, of, join)
+        return tuple(one.memory for one in ranks), host
 
     def _groups_of(self, layout: Layout) -> _Groups:
-        key = layout.pp, layout.dp, layout.tp
+        pipes = tuple(layout.places) if len(layout.places) > 1 else ()
+        key = layout.pp, layout.dp, layout.tp, pipes
         if key not in self._groups:
             self._groups[key] = _Groups.of(self.cluster, *key)
         return self._groups[key]
@@ -157,7 +163,7 @@ class CostModel:
     ) -> Breakdown:
         stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
         message = groups.message.alpha + found.layer.boundary * groups.message.beta
-        if self.profile is not None and layout.pp > 1:
+        if self.profile is not None and layout.pp > 1 and groups.crossing["pp"].keys() <= _IN_NODE:
             measured = self.profile.seconds(Collective.SEND, 2, found.layer.boundary, layout.world)
             message = message if measured is None else measured
         cores = float(self.cluster.cores * max(1, layout.world // self.cluster.nodes[0].devices))
@@ -254,7 +260,11 @@ class CostModel:
         states = 2.0 * precision.optimizer * shard
         others = (precision.gradient + 2.0 * precision.weight) * shard
         tier = self.cluster.host
-        if layout.is_on_host and tier is not None:
+        if layout.is_on_host:
+            if tier is None:
+                raise LayoutError(
+                    "optimizer states in host memory: the cluster has no [host] memory_bytes and bytes_per_s"
+                )
             return states / tier.bytes_per_s + others / engine.bytes_per_s
         return (states + others) / engine.bytes_per_s
 
@@ -276,13 +286,16 @@ class _Groups:
 
     tp: GroupCost
     dp: GroupCost
+    """Replicas of a stage, in all pipes."""
     world: GroupCost
     message: Hop
     crossing: Mapping[str, Mapping[Level, float]]
 
     @classmethod
-    def of(cls, cluster: Cluster, pp: int, dp: int, tp: int) -> _Groups:
-        found = {axis: group_cost(cluster, lines_of(pp, dp, tp, axis)) for axis in ("tp", "dp", "world")}
+    def of(cls, cluster: Cluster, pp: int, dp: int, tp: int, pipes: tuple[tuple[int, ...], ...]) -> _Groups:
+        found = {axis: group_cost(cluster, lines_of(pp, dp, tp, axis)) for axis in ("tp", "world")}
+        replicas = replica_lines(pp, dp, tp, pipes) if pipes else lines_of(pp, dp, tp, "dp")
+        found["dp"] = group_cost(cluster, replicas)
         lines = lines_of(pp, dp, tp, "pp")
         message, shares = message_cost(cluster, lines, is_loop=False)
         ends = message_cost(cluster, np.ascontiguousarray(lines[:, [0, -1]]), is_loop=False)[1] if pp > 1 else {}

@@ -76,7 +76,11 @@ def samples_of(layout: Layout) -> tuple[int, int] | None:
     if 2 * layout.stages * local <= MOST_ACTIONS:
         return None
     least = 2 * pp + local % pp
-    if local <= least + pp or SCHEDULES[layout.schedule].obstacle(pp, least) is not None:
+    schedule = SCHEDULES[layout.schedule]
+    # Rounds of another size take another time, so a number that fills none evenly is simulated whole.
+    if local <= least + pp or (schedule.takes_chunks and local % pp):
+        return None
+    if any(schedule.obstacle(pp, count) is not None for count in (least, least + pp)):
         return None
     return least, least + pp
 

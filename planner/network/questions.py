@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 
 from holdfast.base.settings import parse_seconds
@@ -31,8 +32,11 @@ class Reply:
     flap: Flap | None = None
 
     def document(self) -> dict[str, object]:
+        """For JSON; seconds of what never ends are None."""
         found = self.answer if self.answer is not None else self.flap
-        return {"question": self.question, **(asdict(found) if found is not None else {})}
+        values = asdict(found) if found is not None else {}
+        never = {name: None for name, value in values.items() if value == math.inf}  # JSON has no infinity
+        return {"question": self.question, **values, **never}
 
 
 def ask(question: str, traffic: StepTraffic, network: Network) -> Reply:

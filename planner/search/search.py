@@ -63,6 +63,8 @@ class Search:
         model, costs = self.model, self.costs
         if costs.cluster.world > MOST_DEVICES:
             raise UsageError(f"{costs.cluster.world:,} devices: the search takes {MOST_DEVICES:,} at most")
+        if any(self.space.host) and costs.cluster.host is None:
+            raise UsageError("optimizer states in host memory: give the cluster [host] memory_bytes and bytes_per_s")
         if self.samples < 1:
             raise UsageError(f"{self.samples} samples in a step: 1 or more is needed")
         found = list(families(model, costs.cluster, self.samples, self.space))
@@ -130,7 +132,7 @@ class Search:
             self._counts["not measured"] += 1
             return
         self._counts["predicted"] += 1
-        if self._is_too_large(layout, prediction.fullest.total):
+        if self._is_too_large(layout, prediction.fullest.total) or self._is_too_much_for_host(prediction.host_bytes):
             return
         self._best.append(Ranked(layout, prediction))
         self._best.sort(key=lambda one: one.key(self.goal))
@@ -141,6 +143,13 @@ class Search:
         if self.goal != "time" or len(self._best) < self.kept:
             return False
         return floor > self._best[-1].prediction.step_s
+
+    def _is_too_much_for_host(self, held: float) -> bool:
+        host = self.costs.cluster.host
+        if not held or (host is not None and held <= host.bytes):
+            return False
+        self._counts["too large for the host"] += 1
+        return True
 
     def _is_too_large(self, layout: Layout, held: float) -> bool:
         if held <= self.limit or self.costs.expands:

@@ -38,6 +38,10 @@ class Space:
     micro_batch_sizes: tuple[int, ...] = ()
     host: tuple[bool, ...] = (False,)
     """Whether optimizer states lie in host memory."""
+    sequence: bool = True
+    """Whether tp ranks share the sequence too, where they divide it."""
+    shard_vocabulary: bool = True
+    """Whether they share the vocabulary, where they divide it."""
     idle_nodes: int = 0
     """So many nodes may be left without ranks."""
 
@@ -92,8 +96,8 @@ def _batches(model: Transformer, base: Layout, samples: int, space: Space) -> It
     for size in sizes:
         if samples % size or samples // size % base.dp:
             continue
-        sequence = base.tp > 1 and model.length % base.tp == 0
-        split = base.tp > 1 and model.vocab % base.tp == 0
+        sequence = space.sequence and base.tp > 1 and model.length % base.tp == 0
+        split = space.shard_vocabulary and base.tp > 1 and model.vocab % base.tp == 0
         for recompute in space.recompute:
             yield Family(
                 replace(

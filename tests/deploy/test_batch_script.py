@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.deploy.parse import parse
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "holdfast.sbatch"
-# The controller replies to the second request, and stays until it is stopped. A call is one write: others run beside.
+# The controller replies to the second request, and stays until it is stopped. A call is one write: others run beside,
+# and what runs beside may come late.
 HOLDFAST = """#!/bin/bash
 printf -v line "%q " "$@"
 echo "$line" >> calls
@@ -16,8 +17,8 @@ echo "$1 $HOLDFAST_CONTROLLER $HOLDFAST_CLIENT_TLS_CA $HOLDFAST_CLIENT_API_TOKEN
 case $1 in
     certs) mkdir -p "$3/ca" "$3/controller" ;;
     controller) exec /bin/sleep 60 ;;
-    status) [ "$(grep -c ^status calls)" -gt 1 ] ;;
-    run) exit 3 ;;
+    status) until grep -q ^controller calls; do /bin/sleep 0.01; done; [ "$(grep -c ^status calls)" -gt 1 ] ;;
+    run) until grep -q ^agent calls; do /bin/sleep 0.01; done; exit 3 ;;
 esac
 """
 SRUN = '#!/bin/bash\nwhile [ "$1" != bash ]; do echo "$1" >> srun; shift; done\nSLURMD_NODENAME=n1 exec "$@"\n'

@@ -25,13 +25,12 @@ from holdfast.trainer.graphs.export import crossing, model_graph, with_samples
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
+from holdfast.trainer.settings.planned import precision_of
 
 TIE = 1e-12
 """Of Alpa's constants, where costs are seconds: they decide between equal plans, and no more."""
 MOST_CLUSTERS = 48
 """Of layers, that stages are made of: the search takes time as their square."""
-OF_STATES = {"adamw": 2.0, "lamb": 2.0, "sgd": 1.0}
-"""Numbers that an optimizer keeps for each parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +202,13 @@ class _Search:
     def _sharded(self, block: int, way: Way, dp: int, tp: int) -> Sharding | None:
         train = self.config.train
         mesh = (self.machines.axis(dp, tp), self.machines.axis(tp, 1))
+        bytes_of = precision_of(self.config)
         devices = Devices(
             mesh,
             self.machines.flops,
             micro_batches=train.micro_batches // dp,
-            state_bytes=OF_STATES.get(self.config.optim.name, 2.0),
+            gradient_bytes=bytes_of.gradient / bytes_of.weight,
+            state_bytes=bytes_of.optimizer / bytes_of.weight,
         )
         # The micro-batches that replicas do side by side, as one.
         graph = with_samples(self.graph, dp * train.micro_batch_size)

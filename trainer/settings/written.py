@@ -30,7 +30,8 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value).replace("\x7f", "\\u007f")  # JSON's strings are TOML's, but for this
+        # JSON's strings are TOML's, but for this, and for characters beyond 16 bits where they are escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return repr(value)  # numbers: inf and nan are TOML's words too

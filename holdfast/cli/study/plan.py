@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,12 +73,16 @@ def plan(
         raise UsageError(f"--idle-nodes is {idle_nodes}: must be from 0 to {_MOST_NODES}")
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"--output is {out}: the folder {out.parent} does not exist")
+    if out is not None and out.is_dir():
+        raise UsageError(f"--output is {out}, a folder: name a file in it")
     if any(word.partition("=")[0] in _INSTEAD for word in context.args):
         raise UsageError("holdfast plan takes settings only: leave out --sample, --export-hf and --traffic")
     with needs("trainer,planner"):
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
+    if config.module.build:
+        raise UsageError(f"module.build = {config.module.build}: layouts are planned for the trainer's own model")
     search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
@@ -121,6 +126,11 @@ def _search(
     costs = CostModel(known, precision_of(config), measured)
     names = tuple(word.strip() for word in schedules.split(",")) if schedules else Space().schedules
     space = Space(schedules=names, host=(False, True) if host else (False,), idle_nodes=idle)
+    if measured is not None:  # as it was measured
+        sequence = any("sequence" in key for key in measured.parts)
+        space = replace(
+            space, sequence=sequence, shard_vocabulary=False, micro_batch_sizes=(measured.micro_batch_size,)
+        )
     samples = config.train.micro_batches * config.train.micro_batch_size
     return Search(
         shape_of(config.model, vocab, config.data.seq_len),
@@ -173,7 +183,8 @@ def _print_replies(replies: list[Reply]) -> None:
             text = f"sums {slower:+.0%}" if abs(slower) >= 0.005 else ""
             if one.answer.cut_off:
                 text = f"{one.answer.cut_off:,} rings and messages are cut off: the job stops"
-            times = [f"{1e3 * value:.4g} ms" for value in (one.answer.sums_s, one.answer.messages_s)]
+            both = one.answer.sums_s, one.answer.messages_s
+            times = [f"{1e3 * value:.4g} ms" if isfinite(value) else "never" for value in both]
             table.add_row(one.question, *times, f"{one.answer.conflicts:,}", text)
         elif one.flap is not None:
             text = f"InfiniBand gives up after {one.flap.tolerance_s:.3g} s: the job fails"

@@ -56,6 +56,8 @@ def profile(
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
+    if config.module.build:
+        raise UsageError(f"module.build = {config.module.build}: the trainer's own model is measured, leave it out")
     document, seconds = _measure(config, wanted, ranks, repeats, output_file)
     if as_json:
         output.print_json(document)
@@ -130,6 +132,6 @@ def _print(document: dict[str, Any], out: Path, seconds: float) -> None:
 
 def _numbers(text: str) -> list[int]:
     words = text.split(",")
-    if not all(word.strip().isdigit() and 1 <= int(word) <= 1024 for word in words):
+    if not all(word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 1024 for word in words):
         raise UsageError(f"--tps is {text[:60]!r}: write numbers from 1 on, as 1,2,4")
     return sorted({int(word) for word in words})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.transformer import Transformer
+from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.collectives import Collective
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout
@@ -76,3 +79,47 @@ def test_links_of_the_nearest_size() -> None:
 def test_one_line_for_each_error(change: tuple[str, str], said: str) -> None:
     with pytest.raises(ProfileError, match=said):
         read(write(ONE).replace(*change), "p.json")
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "cluster", "line"),
+    [
+        ({"width": 128}, Precision.of("float32"), {"cores": 2}, "a model with width 64, this one has 128"),
+        ({}, Precision.of("bfloat16"), {"cores": 2}, "the profile is of float32, and weights have 2 bytes"),
+        ({}, Precision.of("float32"), {}, "the profile is of a CPU, and the cluster has A100"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(
+    model: dict[str, int], precision: Precision, cluster: dict[str, int], line: str
+) -> None:
+    known = replace(parse('gpu = "A100"\nnodes = 1\ngpus_per_node = 8\n'), **cluster)
+    shape = replace(Transformer(2, 64, 4, 128, 32), **model)
+    with pytest.raises(ProfileError, match=line):
+        ONE.check(shape, precision, known)
+    ONE.check(Transformer(9, 64, 4, 128, 32), Precision.of("float32"), replace(known, cores=2))
+    with pytest.raises(ProfileError, match="the profile is of NVIDIA H100 80GB HBM3, and the cluster has A100"):
+        replace(ONE, device="NVIDIA H100 80GB HBM3").check(
+            Transformer(9, 64, 4, 128, 32), Precision.of("float32"), known
+        )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"optimizer_s": 1e-09', '"optimizer_s": "x"'),
+        ('"optimizer_s": 1e-09', '"optimizer_s": -1'),
+        ('"2": {', '"0": {'),
+        ('"dtype": "float32"', '"dtype": 3'),
+    ],
+)
+def test_numbers_that_are_none_are_refused(old: str, new: str) -> None:
+    text = write(ONE)
+    assert old in text
+    with pytest.raises(ProfileError, match="is no file of holdfast profile"):
+        read(text.replace(old, new))
+
+
+def test_one_rank_has_the_whole_sequence_either_way() -> None:
+    found = parts(Transformer(2, 64, 4, 128, 32), Layout(micro_batch_size=2), Precision())
+    only = replace(ONE, parts={"tp=1 sequence": TIMES})
+    assert only.applied(found, Layout(micro_batch_size=2)).layer.t_f == 0.1

@@ -35,7 +35,7 @@ def test_as_the_trainer_counts(case: str, device: str) -> None:
     config, trainer_layout, shape, layout, precision = both(pp, dp, tp, **{**SIZES, **settings, **own})
     expected = expect(config, trainer_layout, VOCAB, device).ranks
     ranks, _ = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
-    for found, trainers in zip(ranks, expected, strict=True):
+    for found, trainers in zip([one.memory for one in ranks], expected, strict=True):
         for kind in ("weights", "optimizer", "gradients", "gathered"):
             assert getattr(found, kind) == pytest.approx(getattr(trainers, kind), rel=0.01, abs=1000), kind
         assert found.activations == pytest.approx(trainers.activations, rel=0.03)
@@ -54,5 +54,5 @@ def test_optimizer_on_the_host() -> None:
     bucket = 1 << 16
     _, _, shape, layout, precision = both(1, 1, 1, dtype="bfloat16", state="host", bucket=bucket, **SIZES)
     (one,), host = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
-    assert one.optimizer == 16 * bucket
+    assert one.memory.optimizer == 16 * bucket
     assert host == 12 * shape.parameters

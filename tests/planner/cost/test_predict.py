@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Hop, Level
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.collectives import Collective, Ring, hierarchical
-from holdfast.planner.cost.groups import group_cost, lines_of, message_cost
+from holdfast.planner.cost.groups import group_cost, lines_of, message_cost, replica_lines
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import Line, PartTimes, Profile
 from holdfast.planner.cost.predict import CostModel, predict
@@ -183,3 +185,57 @@ def test_a_layout_of_12288_devices_takes_under_a_second_of_processor_time() -> N
     found = model.predict(big, layout)
     assert time.process_time() - began < 2
     assert 0.3 < found.mfu < 0.8
+
+
+@pytest.mark.parametrize("schedule", ["bfs", "gpipe", "1f1b", "interleaved", "zbv", "chimera"])
+def test_a_long_plan_holds_what_its_whole_list_holds(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few tokens, buffers behind the last backward are larger than activations of few micro-batches."""
+    model = Transformer(32, 1024, 16, 8192, 64)
+    layout = Layout(4, 2, 1, schedule, 4 if schedule in ("bfs", "interleaved") else 0, 512)
+    short = CostModel(CLUSTER).predict(model, layout)
+    monkeypatch.setattr("holdfast.planner.cost.schedule.MOST_ACTIONS", 10**9)
+    whole = CostModel(CLUSTER).predict(model, layout)
+    for one, other in zip(short.memory, whole.memory, strict=True):
+        assert one.document() == pytest.approx(other.document())
+        assert min(one.document().values()) >= 0
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "interleaved-zero-bubble", "bfs"])
+@pytest.mark.parametrize("local", [9, 25, 26, 36, 100, 101])
+def test_batches_of_every_size_are_predicted(schedule: str, local: int) -> None:
+    layout = Layout(8, 1, 1, schedule, 4, local)
+    if SCHEDULES[schedule].obstacle(8, local) is None:
+        assert predict(Transformer(32, 1024, 16, 8192, 64), CLUSTER, layout).step_s > 0
+
+
+def test_replicas_in_two_pipes_send_as_replicas_do() -> None:
+    """Chimera with dp 1 has two replicas of each stage, on pipeline ranks r and pp - 1 - r."""
+    found = CostModel(CLUSTER, overlap=False).predict(MODEL, Layout(4, 1, 8, "chimera", 0, 4, zero=0))
+    group = group_cost(CLUSTER, replica_lines(4, 1, 8, [(0, 1, 2, 3), (3, 2, 1, 0)]))
+    assert group.size == 2
+    params = 2 * MODEL.layers // 4 * MODEL.layer_parameters / 8
+    assert found.breakdown.replicas >= group.seconds(Collective.ALL_REDUCE, params * 4)
+    assert sum(found.wire.by_link.values()) == pytest.approx(found.wire.total)
+    lines = replica_lines(2, 2, 2, [(0, 1), (1, 0)])
+    assert lines.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]] * 2
+
+
+def test_a_profile_says_nothing_of_links_between_nodes() -> None:
+    links = {op.value: {8: Line(1.0, 0.0)} for op in Collective}
+    costs = CostModel(CLUSTER, profile=replace(profile(first=(1, 1), layer=(1, 1), last=(1, 1)), links=links))
+    across = group_cost(CLUSTER, lines_of(1, 4, 8, "dp"))
+    assert costs.collective(Collective.ALL_REDUCE, 1e6, across) == across.seconds(Collective.ALL_REDUCE, 1e6)
+    assert costs.collective(Collective.ALL_REDUCE, 1e6, group_cost(CLUSTER, lines_of(4, 1, 8, "tp"))) == 1.0
+
+
+def test_nodes_of_a_group_meet_on_the_rails_of_their_devices() -> None:
+    text = 'gpu = "A100"\nnodes = 2\ngpus_per_node = 8\nrails = true\n[links.switch]\ngbit_per_s = 200\n'
+    rails = parse(text + "[links.pod]\ngbit_per_s = 20\n")
+    near, over = group_cost(rails, lines_of(1, 16, 1, "dp")).levels
+    assert (near.size, over.size) == (8, 2)
+    assert over.hop.beta == 8 / 200e9
+
+
+def test_optimizer_states_on_a_host_that_has_no_memory() -> None:
+    with pytest.raises(LayoutError, match=r"the cluster has no \[host\]"):
+        predict(MODEL, CLUSTER, Layout(is_on_host=True))

@@ -10,6 +10,7 @@ from holdfast.base.errors import UsageError
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cluster.file import parse
+from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Goal, Ranked, why
 from holdfast.planner.search.reasons import NothingFits
@@ -57,6 +58,26 @@ def test_it_finds_what_looking_at_all_finds(
     found = Search(SMALL, CostModel(cluster(*sizes, gbit=gbit)), samples, goal, space, limit).run()
     assert found.is_complete
     assert [one.key(goal) for one in found.best] == [one.key(goal) for one in best]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_least_bytes_are_the_least(dtype: str) -> None:
+    """A wide layer whose states are large beside its activations."""
+    model, costs = Transformer(8, 8192, 64, 1024, 2048), CostModel(cluster(4, 8), Precision.of(dtype))
+    for family in families(model, costs.cluster, 32, Space(micro_batch_sizes=(1, 4))):
+        for layout in family.members(model, Space(micro_batch_sizes=(1, 4), schedules=("1f1b", "chimera", "zbv"))):
+            assert costs.least_bytes(model, layout) <= costs.predict(model, layout).fullest.total * (1 + 1e-9)
+
+
+def test_states_that_the_host_has_no_room_for() -> None:
+    host = "[host]\nmemory_bytes = {}\nbytes_per_s = 20e9\n"
+    space = Space(host=(True,), zero=(0,))
+    text = 'gpu = "A100"\nnodes = 2\ngpus_per_node = 4\n[links.switch]\ngbit_per_s = 200\n'
+    assert Search(SMALL, CostModel(parse(text + host.format(1e12))), 16, space=space).run().best
+    with pytest.raises(NothingFits, match="no schedule takes"):
+        Search(SMALL, CostModel(parse(text + host.format(1e3))), 16, space=space).run()
+    with pytest.raises(UsageError, match=r"give the cluster \[host\]"):
+        Search(SMALL, CostModel(parse(text)), 16, space=space)
 
 
 def test_floors_are_floors_and_do_their_work() -> None:

@@ -209,6 +209,11 @@ class Runtime(_PipelineScheduleRuntime):
 class TorchExecutor(Runtime):
     """As `holdfast.trainer.pipeline.executor.Executor`."""
 
+    offload = None
+
+    def late(self) -> list[object]:
+        return []
+
     def step(self, inputs: Tensor | None, targets: Tensor | None) -> None:  # type: ignore[override]
         args = () if inputs is None else (inputs,)
         super().step(*args, target=targets, return_outputs=False)
@@ -222,8 +227,10 @@ def build(
     loss: LossFunction,
     piggybacked: PiggybackedReductions | None = None,
     crowded: bool = False,
+    own: object | None = None,
 ) -> TorchExecutor:
-    """As `holdfast.trainer.pipeline.pipeline.build_executor`."""
+    """As `holdfast.trainer.pipeline.pipeline.build_executor`, for the trainer's own model."""
+    assert own is None
     tokens = torch.empty((config.train.micro_batch_size, config.data.seq_len), dtype=torch.int64, device=mesh.device)
     hidden = boundary(config, mesh.layout.tp, mesh.device)
     made = [

@@ -120,7 +120,7 @@ def test_settings_are_written_as_they_are_read(tmp_path: Path) -> None:
     config = load(
         None,
         [
-            ("data.path", 'a "quoted" \\ path\x7f\n'),
+            ("data.path", 'a "quoted" \\ path\x7f\n \U0001f600 \u00e9'),
             ("data.suffixes", [".py", ".md"]),
             ("parallel.stage_tp", [1, 2]),
             ("parallel.pp", 2),

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.trainer.chunks.device import Device, key_of
@@ -46,6 +47,11 @@ class ModelInChunks:
         parameters = dict(stage.named_parameters())
         device = mesh.device
         capacity = capacity_of(config, device)
+        if capacity is not None and mesh.layout.replicas > 1:
+            # All replicas cut alike, whatever else is on the device of one of them.
+            least = torch.tensor([capacity], device=device)
+            dist.all_reduce(least, dist.ReduceOp.MIN, mesh.replicas.get_group())
+            capacity = int(least)
         vocab = parameters["embed.weight"].shape[0]
         self.chunks: Chunks = chunks_of(config, mesh.layout, vocab, capacity or 0)
         dtype = next(iter(parameters.values())).dtype

@@ -22,6 +22,7 @@ from holdfast.planner.partition.scored import simulated
 from holdfast.planner.partition.strategies import Devices
 from holdfast.trainer.graphs.executable import Way, obstacle, ways
 from holdfast.trainer.graphs.export import crossing, model_graph, with_samples
+from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
@@ -242,6 +243,7 @@ class _Search:
         )
         config = replace(self.config, parallel=parallel)
         try:
+            check(config)
             layout = plan(config, self.machines.world, vocab_of(config.data.tokenizer))
         except ConfigError as refused:
             self.impossible[str(refused)] += 1

@@ -69,6 +69,7 @@ def alternatives(
     found = []
     for one in _variants(config, schedules, _places(config, device)):
         try:
+            check(one)
             layout = plan(one, world, vocab)
         except ConfigError:
             continue
@@ -96,10 +97,18 @@ def next_that_fits(
     """The cheapest whose fullest rank needs no more than `limit` bytes, the last of them in chunks; None if none
     does."""
     for choice in alternatives(config, world, vocab, schedules, device):
-        expected = expect(choice.config, choice.layout, vocab, device)
-        if expected.needs <= limit:
+        expected = expected_of(choice, vocab, device)
+        if expected is not None and expected.needs <= limit:
             return choice, expected
     return in_chunks(config, world, vocab, device, limit)
+
+
+def expected_of(choice: Choice, vocab: int, device: str) -> Expected | None:
+    """What its ranks hold; None where activations on the device are less than a computation of it needs."""
+    try:
+        return expect(choice.config, choice.layout, vocab, device)
+    except ConfigError:
+        return None
 
 
 def in_chunks(config: Config, world: int, vocab: int, device: str, limit: int) -> tuple[Choice, Expected] | None:

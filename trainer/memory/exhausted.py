@@ -25,6 +25,9 @@ def explain(config: Config, launch: Launch, error: BaseException) -> tuple[list[
     """The table of all ranks, and one line with the reason and the next setting. After the job's groups have ended."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    if config.module.build:
+        advice = "set parallel.pp higher, train.recompute = cell, optim.state = host or train.micro_batch_size lower"
+        return [], f"rank {launch.rank} is out of memory with module.build = {config.module.build}: {advice}"
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, launch.world, vocab)
     device = "cuda" if torch.cuda.is_available() and config.parallel.device != "cpu" else "cpu"

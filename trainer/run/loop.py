@@ -84,6 +84,8 @@ class Trainer:
         self.load = next((action for action in order if action.op is Op.LOAD), None)
         """With which this rank reads data, if it does."""
         is_whole = layout.pp == layout.tp == config.parallel.partial_backward == 1
+        self._votes_ride = is_whole
+        """With the sums of gradients, where there are any."""
         piggybacked = PiggybackedReductions(self._riding, self._arrived) if is_whole else None
         self.executor = pipeline.build_executor(
             config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded, own
@@ -145,10 +147,12 @@ class Trainer:
         """
         self._pending = None
         self.gradients(step)
+        # Votes wait until the snapshot of the step before is copied: nothing may change before that.
+        votes = None if self._votes_ride else self.votes(step + 1)
         self.optimizer.update_beside(step)
         if self._pending is None:
             squares = None if self.optimizer.holds_all else self.optimizer.squares()
-            self._pending = start_sum(self._share(), squares, self.votes(step + 1))
+            self._pending = start_sum(self._share(), squares, self.votes(step + 1) if votes is None else votes)
         totals = self.optimizer.step(step, self._pending)
         if totals.is_finite:
             self.skipped = 0

@@ -73,6 +73,8 @@ def unfit_fill(config: Config, pp: int) -> str | None:
         return f"optim.kfac_fill puts work where pipeline ranks wait for each other, and there is one ({off})"
     if schedule.is_message_driven:
         return f"optim.kfac_fill puts work into a fixed order, and {schedule.name} has none (choose 1f1b, or {off})"
+    if config.train.activations == "host":
+        return f"optim.kfac_fill holds inputs of matrices, which train.activations = host would move away ({off})"
     if config.train.memory_path:
         return (
             "optim.kfac_fill keeps what train.memory_path does not know of: inputs and gradients of matrices "

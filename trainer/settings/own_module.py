@@ -68,6 +68,8 @@ def _unfit(config: Config) -> str | None:
         return "train.activations = host counts blocks of our layers (set it to device)"
     if parallel.stage_layers:
         return "parallel.stage_layers counts our layers (leave it out; module.balance says how to cut yours)"
+    if config.optim.reduce_pieces:
+        return "optim.reduce_pieces updates tables before your module's ties are summed (leave it at 0)"
     if train.memory_path:
         return "train.memory_path works out what our layers hold (leave it out)"
     if train.start_from:

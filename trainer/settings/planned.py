@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.layout import Layout
+from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
@@ -24,6 +25,8 @@ def settings_of(config: Config, layout: Layout) -> Config:
         shard_vocabulary=layout.shard_vocabulary,
         sequence=layout.sequence,
         zero=layout.zero,
+        zero_unit="layer",
+        zero_live=1,
     )
     train = replace(
         config.train,
@@ -38,7 +41,9 @@ def settings_of(config: Config, layout: Layout) -> Config:
 def takes(config: Config, layout: Layout, vocab: int) -> bool:
     """Whether the trainer does all of it."""
     try:
-        plan(settings_of(config, layout), layout.world, vocab)
+        settings = settings_of(config, layout)
+        check(settings)
+        plan(settings, layout.world, vocab)
     except ConfigError:
         return False
     return True

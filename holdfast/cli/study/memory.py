@@ -106,7 +106,9 @@ class _Found:
             is_shown = len(self.others) < _SHOWN or choice.is_chosen
             if not is_shown and (limit is None or self.best is not None):
                 continue
-            expected = expect(choice.config, choice.layout, vocab, self.device)
+            expected = choices.expected_of(choice, vocab, self.device)
+            if expected is None:
+                continue
             is_best = self.best is None and self.fits(expected)
             if is_best:
                 self.best = choice

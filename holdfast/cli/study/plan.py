@@ -81,8 +81,7 @@ def plan(
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
-    if config.module.build:
-        raise UsageError(f"module.build = {config.module.build}: layouts are planned for the trainer's own model")
+    _refuse_what_is_not_planned(config)
     search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
@@ -106,6 +105,22 @@ def plan(
     if out is not None:
         output.say(f"settings written to {out}, for holdfast train --config {out}")
     return 0
+
+
+def _refuse_what_is_not_planned(config: Config) -> None:
+    """Settings that predictions know nothing of."""
+    if config.module.build:
+        raise UsageError(f"module.build = {config.module.build}: layouts are planned for the trainer's own model")
+    if config.parallel.stage_layers:
+        raise UsageError("parallel.stage_layers is set, and layers are spread evenly over stages here: leave it out")
+    for name, value, usual in (
+        ("memory.policy", config.memory.policy, "whole"),
+        ("train.activations", config.train.activations, "device"),
+    ):
+        if value != usual:
+            raise UsageError(
+                f"{name} = {value} is in no prediction: leave it at {usual}, and try it on the layout found"
+            )
 
 
 def _search(

@@ -20,6 +20,8 @@ from holdfast.trainer.settings.errors import ConfigError
 
 MODELS = REPOSITORY / "tests" / "trainer" / "support" / "own_models.py"
 OWN = ["--model", f"{MODELS}:net"]
+PIECES = ["--dp", "2", "--set", "optim.reduce_pieces=1", "--set", "optim.state=host", "--set", "parallel.zero=0"]
+PIECES += ["--set", "optim.clip_norm=0"]
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,11 @@ OWN = ["--model", f"{MODELS}:net"]
         (["--model", "my.module:"], 1, "module.build is 'my.module:': write MODULE:FUNCTION, as my_model:build"),
         (["--model", "my module:build"], 1, "write MODULE:FUNCTION"),
         ([*OWN, "--set", "train.activations=host", "--set", "train.activation_bytes=1000"], 1, "blocks of our layers"),
+        (
+            [*OWN, *PIECES],
+            2,
+            "optim.reduce_pieces updates tables before your module's ties are summed",
+        ),
         ([*OWN, "--set", "memory.policy=chunks", "--set", "train.micro_batches=1"], 1, "holds layers of ours"),
         ([*OWN, "--pp", "2", "--set", "parallel.stage_layers=[1, 2]"], 2, "stage_layers counts our layers"),
         (["--model", "my_module.py"], 1, "or PATH.py:FUNCTION"),

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[int, list[str], list[str]]] = {
     "chimera": (2, ["pp=2", "schedule=chimera"], ["none", "full"]),
     "chimera-halving": (2, ["pp=2", "schedule=chimera-halving", "zero=0"], ["none"]),
     "tp": (4, ["pp=2", "tp=2", "sequence=true", "shard_vocabulary=true"], ["none", "full"]),
+    "a stage that saves nothing": (3, ["pp=3", "stage_layers=[4, 1, 3]"], ["full"]),
     "zero 2": (4, ["pp=2", "dp=2", "zero=2"], ["none"]),
     "zero 1, dualpipev": (4, ["pp=2", "dp=2", "schedule=dualpipev"], ["none", "full"]),
 }

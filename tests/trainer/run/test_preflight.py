@@ -111,6 +111,7 @@ PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
         ([*AWAY, "parallel.schedule=axonn", "--pp", "2"], 2, "axonn decides that in the run; set parallel.schedule"),
         ([*AWAY, "parallel.zero=3", "--dp", "2"], 2, "set parallel.zero to 2 or less, or train.activations = device"),
         (["--set", "train.activation_bytes=-1"], 1, "train.activation_bytes is -1: must be 0 or more"),
+        ([*KFAC_FILL, "--pp", "2", *AWAY[:-1]], 2, "which train.activations = host would move away"),
         ([*KFAC_FILL, "--dp", "2"], 2, "pipeline ranks wait for each other, and there is one (set optim.kfac_fill = f"),
         ([*KFAC_FILL, "--pp", "2", "--schedule", "axonn"], 2, "into a fixed order, and axonn has none (choose 1f1b"),
         ([*KFAC_FILL, "--pp", "2", "--schedule", "chimera"], 2, "dp-kfac needs one pipe, and the schedule has 2"),

@@ -25,9 +25,9 @@ def _compared(rank: Joined, recompute: str, steps: int) -> dict[str, Any]:
     uses, sizes = free["uses"], free["sizes"]
     at_once = max(sum(sizes[block] for block in one.made + one.needed) for one in uses)
     found = []
-    for capacity in (at_once, at_once + 2 * max(sizes.values())):
+    for capacity in (max(1, at_once), max(1, at_once) + 2 * max(sizes.values())):  # 0 would be no cap
         one = _trained(rank, recompute, steps, capacity)
-        spare = max(sizes.values()) if at_once + max(sizes.values()) <= capacity else 0
+        spare = max(sizes.values()) if max(1, at_once) + max(sizes.values()) <= capacity else 0
         if fewest(uses, sizes, capacity) == (0, 0):
             spare = 0  # nothing has to leave
         expected = [fewest(uses, sizes, capacity - (spare if step else 0)) for step in range(steps)]

@@ -153,19 +153,21 @@ class Offload:
 
     def _enter(self, now: int) -> None:
         self._now = now
-        needed = self.uses[now].needed
+        # A stage whose only saved tensor is what came in has nothing to move.
+        needed = [block for block in self.uses[now].needed if self.sizes.get(block)]
         if needed:
             self._do(self._cache.need(needed, now))
             for block in needed:
                 self._lanes.wait(Lane.COMPUTE, self._blocks[block].arrived)
         if self._spare and self._staged is None:
             following = next_back(self.uses, now, self._is_away)
-            if following is not None and self.sizes[following] <= self._spare:
+            if following is not None and 0 < self.sizes.get(following, 0) <= self._spare:
                 self._staged = following
                 self._bring(following)
 
     def _leave(self, now: int) -> None:
         for block in self.uses[now].made:
+            self.sizes.setdefault(block, 0)
             kept = self._blocks[block]
             kept.at.clear()  # another tensor may come to lie at the same place
             if block in self._leaving:
@@ -175,7 +177,7 @@ class Offload:
             del self._blocks[block]
 
     def _is_away(self, block: Block) -> bool:
-        return block in self._blocks and block not in self._cache.held
+        return block in self._blocks and block not in self._cache.held and bool(self.sizes.get(block))
 
     def _do(self, copies: Sequence[Copy[Block]]) -> None:
         for copy in copies:

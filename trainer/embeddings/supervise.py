@@ -17,6 +17,11 @@ from holdfast.trainer.embeddings.launch import Outcome
 from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.settings import Run
 
+
+class NothingLeft(HoldfastError):
+    """A run died when all of its steps were stored: there is nothing to go on with."""
+
+
 RETRY = Backoff(initial=0.5, cap=10.0)
 """Waits before attempts. They matter when the cause lasts: a server elsewhere that is being started again."""
 
@@ -46,7 +51,7 @@ def supervised(
                 raise
             first = _newest(run)
             if first >= run.steps:
-                raise HoldfastError(f"{error}, after all {run.steps} steps were in a snapshot") from None
+                raise NothingLeft(f"{error}, after all {run.steps} steps were in a snapshot: nothing is lost") from None
             restarts += 1
             on_restart(f"{error}; restart {restarts} of {max_restarts} from step {first}")
         sleep(next(delays))

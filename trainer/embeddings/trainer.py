@@ -155,7 +155,12 @@ class Trainer:
         try:
             snapshots.prune(run.store, run.keep, run.name)
         except OSError as error:
-            self._not_stored = f"snapshots before the newest {run.keep} are not removed: {error}"
+            # What is stored is good: too many snapshots end no run.
+            print(
+                f"holdfast: snapshots before the newest {run.keep} are not removed: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _wait_stored(self) -> None:
         if self._storing is not None:

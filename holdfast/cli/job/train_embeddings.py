@@ -100,7 +100,7 @@ def train_embeddings(
     require("trainer", "torch", "numpy")
     from holdfast.trainer.embeddings.launch import run_all
     from holdfast.trainer.embeddings.servers.redis_rows import check as check_tables
-    from holdfast.trainer.embeddings.supervise import supervised
+    from holdfast.trainer.embeddings.supervise import NothingLeft, supervised
 
     addresses, secret = _servers(servers, server or [], secret_file)
     if snapshot_every and not store:
@@ -134,7 +134,7 @@ def train_embeddings(
 
     try:
         return interrupts.guarded(body)
-    except (UsageError, Unavailable):  # nothing was trained yet, or all of it was
+    except (UsageError, Unavailable, NothingLeft):  # nothing was trained yet, or all of it was
         raise
     except HoldfastError as error:
         advice = "the same command goes on from the newest snapshot" if store else "give --store URL to keep snapshots"

@@ -70,10 +70,9 @@ def group_cost(cluster: Cluster, lines: Ints) -> GroupCost:
     return GroupCost(size, slowest, _shares(levels))
 
 
-def message_cost(cluster: Cluster, lines: Ints, is_loop: bool) -> tuple[Hop, Mapping[Level, float]]:
-    """The slowest link from a rank to the next one in its row, and the shares of the levels. `is_loop`: the last one's
-    next is the first, as with several stages a rank."""
-    ones, nexts = (lines, np.roll(lines, -1, axis=1)) if is_loop else (lines[:, :-1], lines[:, 1:])
+def message_cost(cluster: Cluster, lines: Ints) -> tuple[Hop, Mapping[Level, float]]:
+    """The slowest link from a rank to the next one in its row, and the shares of the levels."""
+    ones, nexts = lines[:, :-1], lines[:, 1:]
     if lines.shape[1] == 1:
         return Hop(0.0, 0.0), {}
     levels = cluster.levels(ones, nexts)

@@ -297,8 +297,8 @@ class _Groups:
         replicas = replica_lines(pp, dp, tp, pipes) if pipes else lines_of(pp, dp, tp, "dp")
         found["dp"] = group_cost(cluster, replicas)
         lines = lines_of(pp, dp, tp, "pp")
-        message, shares = message_cost(cluster, lines, is_loop=False)
-        ends = message_cost(cluster, np.ascontiguousarray(lines[:, [0, -1]]), is_loop=False)[1] if pp > 1 else {}
+        message, shares = message_cost(cluster, lines)
+        ends = message_cost(cluster, np.ascontiguousarray(lines[:, [0, -1]]))[1] if pp > 1 else {}
         crossing = {axis: one.crossing for axis, one in found.items()} | {"pp": shares, "ends": ends}
         return cls(found["tp"], found["dp"], found["world"], message, crossing)
 

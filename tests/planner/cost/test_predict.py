@@ -108,7 +108,7 @@ def test_groups_have_the_slowest_hop() -> None:
     slow = parse(text + pods + groups)
     assert group_cost(slow, lines).levels[0].hop.beta == 8 / 50e9
     # Half of the messages between stages stay under a switch; the slowest one is charged.
-    hop, shares = message_cost(slow, lines_of(4, 1, 2, "pp"), is_loop=False)
+    hop, shares = message_cost(slow, lines_of(4, 1, 2, "pp"))
     assert hop.beta == 8 / 50e9
     assert shares == {Level.SWITCH: pytest.approx(2 / 3), Level.POD: pytest.approx(1 / 3)}
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from forked import Zygote
+from real_redis import redis_server
 
 from holdfast.trainer.mesh.redis_store import RedisStore, shown
 from holdfast.trainer.mesh.rendezvous import CountingStore, generation_name, outlives_ranks
@@ -28,28 +26,8 @@ SECOND = timedelta(seconds=1)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Redis server of our own."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("no redis-server on this machine")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path_factory.mktemp("redis"))
-    client = redis.Redis(port=port)
-    try:
-        end = time.monotonic() + 30
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert time.monotonic() < end, "the Redis server did not come up"
-                time.sleep(0.02)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        client.close()
-        process.kill()
-        process.wait()
+    with redis_server(tmp_path_factory.mktemp("redis")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clicks import data_of, expected_fetches, run_of, train
+from real_redis import redis_server
 
 from holdfast.base.errors import HoldfastError, Unavailable, UsageError
 from holdfast.cli.main import main
@@ -31,28 +29,8 @@ KEYS = as_keys([3, (1 << 40) + 7, 1, (1 << 63) + 5])
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("no redis-server on this machine")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path_factory.mktemp("redis"))
-    client = redis.Redis(port=port)
-    try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert time.monotonic() < end, "the Redis server did not come up"
-                time.sleep(0.02)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        client.close()
-        process.kill()
-        process.wait()
+    with redis_server(tmp_path_factory.mktemp("redis")) as found:
+        yield found
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

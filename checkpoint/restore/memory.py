@@ -83,11 +83,13 @@ def choices(
     settings: str,
     ranks: Mapping[str, Sequence[int]],
     counts: Callable[[Manifest], bool] = always,
+    have_own: bool = False,
 ) -> Iterable[Choice]:
     """What can be gone on from, best first: the newest step, of it the newest generation, own copies before a peer's.
 
     `ranks`: the ranks on each node. A step counts when its copies together hold all that `layout` wants, and
-    it `counts`. Pure.
+    it `counts`. `have_own`: workers have state of their own, which is in nobody else's copies, so that in a world of
+    the same size a copy of each of them is wanted. Pure.
     """
     takes: dict[tuple[int, int, int], dict[int, list[Copy]]] = {}
     for copy in sorted(copies, key=lambda c: (not c.is_peer, c.snapshot.created)):
@@ -95,6 +97,8 @@ def choices(
         if what.job == job and what.settings == settings and ranks.get(copy.node):
             takes.setdefault((one.step, one.generation, what.world), {}).setdefault(what.worker, []).append(copy)
     for (step, generation, world), parts in sorted(takes.items(), key=lambda pair: pair[0], reverse=True):
+        if have_own and world == len(layout.held) and len(parts) < world:
+            continue
         chosen = tuple(parts[worker][-1] for worker in sorted(parts))
         manifest = _manifest(job, step, generation, world, chosen)
         if not counts(manifest):
@@ -139,11 +143,13 @@ def restore_from_memory(
     warn: Callable[[str], None],
     places: Mapping[str, Sequence[HeldShard]] | None = None,
     counts: Callable[[Manifest], bool] = always,
+    have_own: bool = False,
 ) -> tuple[Restored, str] | None:
     """The newest step in the memory of these workers' nodes, and its source; None when there is none.
 
     Called by all workers together. Steps before `at_least` are of no use: the store has newer ones. A part that is not
     what was written is passed over, as is said by `warn` at rank 0, and the next best is taken.
+    `have_own`: see `choices`.
     """
     reported = group.gather(json.dumps([node, [_to_json(copy) for copy in look(folder, node)]]).encode())
     everyone = [json.loads(one) for one in reported]
@@ -155,7 +161,7 @@ def restore_from_memory(
     while True:
         answer: dict[str, Any] = {}
         if group.rank == 0:
-            best = next(iter(choices(found.values(), layout, job, settings, ranks, counts)), None)
+            best = next(iter(choices(found.values(), layout, job, settings, ranks, counts, have_own)), None)
             if best is not None and best.manifest.step >= at_least:
                 places_of = [
                     {c.node: [c.file, c.snapshot.slot, c.snapshot.seq] for c in alike} for alike in best.everywhere

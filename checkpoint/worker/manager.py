@@ -143,6 +143,7 @@ class CheckpointManager:
             found = restore_from_memory(
                 self.group, layout=self.layout, job=self.run.job, settings=self._digest, node=self.node.name,
                 folder=self.node.folder, at_least=at_least, warn=warn, places=places, counts=self._counts,
+                have_own=self.state.has_own,
             )  # fmt: skip
             if found is not None:
                 return found

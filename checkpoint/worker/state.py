@@ -11,6 +11,10 @@ from holdfast.checkpoint.worker.stage1 import Tensors
 class State(Protocol):
     """What is kept of one worker."""
 
+    @property
+    def has_own(self) -> bool:
+        """Whether some of it is this worker's alone: in nobody else's capture, and wanted in a world of its size."""
+
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         """What it holds, not copied, always of the same names and shapes; and what it has besides, as JSON."""
 

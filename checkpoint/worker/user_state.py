@@ -77,6 +77,11 @@ class UserState:
         """What only the checkpoint has, or only this run, in words."""
 
     @property
+    def has_own(self) -> bool:
+        """Whether this worker has something for itself: its generators, its place in the data."""
+        return bool(self._own)
+
+    @property
     def buffers(self) -> frozenset[str]:
         """Tensors that workers may have otherwise: DDP gives them those of the first in the next step."""
         self._split()

@@ -102,6 +102,24 @@ def test_memory_goes_on_and_what_other_worlds_left_there_goes(
     assert find(open_store(args["store"]))[1].step == 12
 
 
+def test_a_worker_killed_during_its_snapshot_costs_that_snapshot_only(
+    zygote: Zygote, tmp_path: Path, nodes: list[DaemonProcess]
+) -> None:
+    """What the others have of that step is all of the model, but not what the killed one had for itself."""
+    args: dict[str, Any] = {"kind": "ddp", "every": 100, "snapshots": 2, "steps": 8}
+    calm = run(zygote, 2, tmp_path / "calm", store=str(tmp_path / "calm-store"), **args)["results"]
+    args |= {"store": str(tmp_path / "store"), "daemons": [str(nodes[0].folder)]}
+    exits = run(zygote, 2, tmp_path / "a", **args, torn=6, kill={})["exits"]
+    assert exits[1] == -signal.SIGKILL
+    assert exits[0] != 0
+    on = run(zygote, 2, tmp_path / "b", **args, seed=7, generation=1)["results"]
+    assert [(one["first"], one["source"]) for one in on] == [(4, "memory")] * 2
+    for before, after in zip(calm, on, strict=True):
+        assert after["seen"] == before["losses"][:4]
+        assert after["losses"] == before["losses"][4:]
+        assert after["whole"] == before["whole"]
+
+
 @pytest.mark.parametrize("has_memory", [True, False], ids=["snapshots", "store only"])
 def test_one_that_is_asked_to_end_costs_no_step(
     zygote: Zygote, tmp_path: Path, nodes: list[DaemonProcess], has_memory: bool

@@ -28,6 +28,11 @@ class TrainerState:
     def __init__(self, slices: list[Slice], optimizer: Optimizer) -> None:
         self.slices, self.optimizer = slices, optimizer
 
+    @property
+    def has_own(self) -> bool:
+        """None: random numbers and the place in the data follow from the step, and parts from the layout."""
+        return False
+
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         return tensors(self.slices, self.optimizer), values(self.optimizer)
 

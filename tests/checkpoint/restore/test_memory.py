@@ -62,6 +62,7 @@ def back(
     at_least: int = 0,
     lines: list[str] | None = None,
     counts: Callable[[Manifest], bool] = always,
+    have_own: bool = False,
 ) -> list[tuple[Restored, str] | None]:
     """What each rank gets; `nodes` says where each of them is."""
 
@@ -69,7 +70,7 @@ def back(
         return restore_from_memory(
             group, layout=layout, job="job", settings="same", node=nodes[group.rank],
             folder=root / nodes[group.rank], at_least=at_least, warn=(lines if lines is not None else []).append,
-            counts=counts,
+            counts=counts, have_own=have_own,
         )  # fmt: skip
 
     return on_ranks(len(nodes), work)
@@ -148,6 +149,21 @@ def test_a_replica_elsewhere_is_as_good_as_a_peer(tmp_path: Path) -> None:
     twice = rows((0, 8), (0, 8))
     put(tmp_path / "n0", twice, 0, 3)
     check(back(tmp_path, ["n0", "spare"], twice), twice, 3, "memory")
+
+
+def test_a_replica_has_not_what_another_worker_had_for_itself(tmp_path: Path) -> None:
+    """A worker that was killed during its snapshot: of the step that only the others have, its own state is nowhere."""
+    twice = rows((0, 8), (0, 8))
+    for worker, steps in ((0, (1, 2)), (1, (1,))):
+        for step in steps:
+            put(tmp_path / "n0", twice, worker, step)
+    check(back(tmp_path, ["n0", "n0"], twice, have_own=True), twice, 1, "memory")
+    check(back(tmp_path, ["n0", "n0"], twice), twice, 2, "memory")
+    # In a world of another size nobody gets a worker's own state back.
+    three = rows((0, 8), (0, 8), (0, 8))
+    check(back(tmp_path, ["n0", "n0", "n0"], three, have_own=True), three, 2, "memory")
+    put(tmp_path / "n0", twice, 1, 2, prefix="peer-n1")
+    check(back(tmp_path, ["n0", "n0"], twice, have_own=True), twice, 2, "peer")
 
 
 def test_what_the_store_has_newer_is_not_taken_from_memory(tmp_path: Path) -> None:

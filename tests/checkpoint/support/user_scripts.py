@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,10 @@ def build(kind: str, seed: int) -> nn.Module:
 def train(
     folder: Path, kind: str, store: str, steps: int, seed: int = 0, every: int = 3, mark: bool = False,
     daemons: list[str] | None = None, mend: list[str] | None = None, pause: float = 0.0, snapshots: int = 1,
-    lose: str = "",
+    lose: str = "", torn: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Train; losses by step, digests of the state at the end. `mend`: [at, old, new] renames a store back. `lose`: a
-    folder that is gone in the last step."""
+    folder that is gone in the last step. `torn`: rank 1 is killed when its snapshot after so many steps begins."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if daemons:
@@ -91,6 +92,10 @@ def train(
         progress.seen.append(loss.item())
         if mark:
             die_here(step)
+        if rank == 1 and step + 1 == torn:
+            shots = checkpointer._manager.snapshots
+            assert shots is not None
+            shots.begin = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
         checkpointer.step(step + 1)
     is_stored = checkpointer.close()
     result = {"first": first, "source": checkpointer.source, "losses": losses, "restored": restored, "seen": seen,

@@ -14,9 +14,10 @@ SLOW_FILES = $(shell grep -rlF --include='test_*.py' mark.slow tests)
 # Nor are files collected in which each test is for another run.
 SLOW_HERE = $(shell grep -LE '^pytestmark = .*mark\.(aside|calm)' $(SLOW_FILES))
 SLOW_AND = $(shell grep -rlF --include='test_*.py' mark.slow tests | xargs grep -lF mark.$(1))
-SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 $(call SLOW_AND,aside) \
-  --then -m "slow and calm" $(call SLOW_AND,calm) -- -m "slow and not aside and not calm" $(SLOW_HERE)
-FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
+SLOW = $(BIN)/python .ci/side_by_side.py -m "slow and not aside and not calm" $(SLOW_HERE) \
+  --beside -m "slow and calm" $(call SLOW_AND,calm) \
+  --beside --idle -m "slow and aside" --timeout 900 $(call SLOW_AND,aside)
+FAST = $(BIN)/python .ci/side_by_side.py -m "not slow" $(BUSY:%=--ignore %) --beside -m "not slow" $(BUSY)
 
 # Tests start a thousand processes: without bytecode each would compile the sources anew.
 test fast: export PYTHONDONTWRITEBYTECODE =

@@ -25,6 +25,7 @@ from tests.controller.support.fake_facade import FakeFacade, llm_175b
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.calm,
     pytest.mark.timeout(300),
     pytest.mark.skipif(PROMETHEUS is None, reason="Prometheus is not installed (Debian: prometheus)"),
 ]

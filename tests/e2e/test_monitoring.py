@@ -12,6 +12,7 @@ from tests.e2e.daemons import Commands, wait_for
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.calm,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         monitoring.PROMETHEUS is None or monitoring.ALERTMANAGER is None,

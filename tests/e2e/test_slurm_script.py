@@ -17,6 +17,7 @@ from tests.e2e.daemons import ROOT, Commands, wait_for
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.calm,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not slurm.CAN, reason=slurm.WHY),
 ]

@@ -53,10 +53,10 @@ def test_a_fast_test_may_have_its_marker_from_elsewhere(tmp_path: Path) -> None:
 def lanes(number: int) -> list[list[str]]:
     """The words of pytest's runs in the line `number` of `make test` that has runs side by side."""
     said = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    lines = [line for line in said.stdout.replace("\\\n", " ").splitlines() if "side-by-side" in line]
+    lines = [line for line in said.stdout.replace("\\\n", " ").splitlines() if "side_by_side" in line]
     runs: list[list[str]] = [[]]
     for word in shlex.split(lines[number]):
-        if word in ("--then", "--"):
+        if word in ("--then", "--beside"):
             runs.append([])
         else:
             runs[-1].append(word)
@@ -68,7 +68,7 @@ def files(words: Iterable[str]) -> set[str]:
 
 
 def test_every_fast_test_is_in_one_of_the_two_runs() -> None:
-    one, other = lanes(0)
+    other, one = lanes(0)
     own = [word for word in one if word.startswith("tests/")]
     assert len(own) > 20
     assert all((ROOT / folder).is_dir() for folder in own)
@@ -79,7 +79,7 @@ def test_every_fast_test_is_in_one_of_the_two_runs() -> None:
 
 
 def test_every_slow_test_is_in_a_run() -> None:
-    aside, calm, others = map(files, lanes(1))
+    others, calm, aside = map(files, lanes(1))
     slow = {
         str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text()
     }

@@ -52,6 +52,7 @@ def test_bytes_are_late_in_both_directions_and_wait_for_no_reply() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 def test_the_benchmark_counts_what_the_data_say_and_shows_an_exposed_round_trip() -> None:
     words = ["--steps", "16", "--batch", "8", "--windows", "1", "2", "--round-trip-ms", "400", "--repeats", "1"]
     command = [sys.executable, "benchmarks/embeddings.py", *words, "--json"]

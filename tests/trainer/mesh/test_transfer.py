@@ -34,6 +34,7 @@ def measured(only: list[str]) -> dict[tuple[str, int | None], float]:
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 @pytest.mark.timeout(600)
 def test_measured_times_are_those_of_the_formulas() -> None:
     """Four receiving hosts of two ranks. The orders: 3 parts of 2 replicas become 5, relative to the lower bound."""

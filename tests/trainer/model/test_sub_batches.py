@@ -69,6 +69,7 @@ def test_each_part_is_summed_up(zygote: Zygote, tiny: list[str], tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 def test_sums_that_take_time_are_hidden() -> None:
     """By the clock: computations and sums that sleep, K n g + c forward and 2 K n g + c back."""
     n, k, g, c = 4, 2, 0.05, 0.04

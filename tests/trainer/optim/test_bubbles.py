@@ -218,6 +218,7 @@ SMALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.aside
 @pytest.mark.parametrize(
     "settings",
     [
@@ -241,12 +242,14 @@ def test_ranks_have_the_factors_of_work_that_is_not_moved(
 
 
 @pytest.mark.slow
+@pytest.mark.aside
 def test_a_kill_and_a_restart_change_no_bit(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     argv = [*tiny, *chosen(*SMALL, "optim.invert_every=2", "train.dtype=float32"), "--pp", "2", "--dp", "2"]
     strike(zygote, argv, tmp_path, victim=3, world=4)
 
 
 @pytest.mark.slow
+@pytest.mark.aside
 def test_work_that_is_not_late_gives_the_losses_of_the_steps_end(
     zygote: Zygote, tiny: list[str], tmp_path: Path
 ) -> None:

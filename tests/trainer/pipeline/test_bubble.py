@@ -24,6 +24,7 @@ def apart(ranks: int, schedules: list[str], count: int, *more: str) -> dict[str,
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("ranks", "schedules", "count"),
@@ -44,6 +45,7 @@ def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str]
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ahead", ["0", "2"])
 def test_messages_that_take_time_over_gloo_cost_what_is_simulated(ahead: str) -> None:

@@ -74,6 +74,7 @@ def test_what_cannot_be_is_refused(options: tuple[str, ...], says: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("names", [tuple(SCHEDULES)[i::4] for i in range(4)], ids=" ".join)
 def test_sleeping_stages_take_what_the_formula_says(names: tuple[str, ...]) -> None:

@@ -45,7 +45,7 @@ def words(named: list[str]) -> list[str]:
     return [w for one in named for w in ("--set", one if one.partition("=")[0].count(".") else f"parallel.{one}")]
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else pytest.mark.slow) for c in CASES])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else [pytest.mark.slow, pytest.mark.aside]) for c in CASES])
 def test_sums_that_arrive_late_hold_up_no_computation_and_change_no_bit(
     zygote: Zygote, tiny: list[str], tmp_path: Path, case: str
 ) -> None:
@@ -134,6 +134,7 @@ def test_what_a_reduction_raises_is_raised_where_it_is_awaited(has_begun: bool) 
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", ["zero 1", "bfs zero 3 live 2"])
 def test_of_four_stages_only_the_last_one_s_sum_is_waited_for(case: str) -> None:

@@ -47,7 +47,8 @@ FAST = ("host", "pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else [pytest.mark.slow, pytest.mark.aside]) for name in LAYOUTS]
+    "name",
+    [pytest.param(name, marks=() if name in FAST else [pytest.mark.slow, pytest.mark.aside]) for name in LAYOUTS],
 )
 def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     world, settings = LAYOUTS[name]

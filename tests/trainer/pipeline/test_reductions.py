@@ -45,7 +45,9 @@ def words(named: list[str]) -> list[str]:
     return [w for one in named for w in ("--set", one if one.partition("=")[0].count(".") else f"parallel.{one}")]
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else [pytest.mark.slow, pytest.mark.aside]) for c in CASES])
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[] if c in FAST else [pytest.mark.slow, pytest.mark.aside]) for c in CASES]
+)
 def test_sums_that_arrive_late_hold_up_no_computation_and_change_no_bit(
     zygote: Zygote, tiny: list[str], tmp_path: Path, case: str
 ) -> None:

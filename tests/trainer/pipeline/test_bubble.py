@@ -23,6 +23,18 @@ def apart(ranks: int, schedules: list[str], count: int, *more: str) -> dict[str,
     return {name.split()[0]: bubbles["holdfast"][name] - bubbles["formula"][name] for name in bubbles["formula"]}
 
 
+def measured(ranks: int, schedules: list[str], count: int, *more: str) -> dict[str, float]:
+    """A busy machine makes every bubble larger, never smaller: those that came out too large get further attempts."""
+    found: dict[str, float] = {}
+    again = schedules
+    for _ in range(4):
+        found |= apart(ranks, again, count, *more)
+        if not (again := [name for name in again if found[name] > 0.02]):
+            break
+    print(found)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.calm
 @pytest.mark.timeout(600)
@@ -36,11 +48,7 @@ def apart(ranks: int, schedules: list[str], count: int, *more: str) -> dict[str,
     ],
 )
 def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str], count: int) -> None:
-    found = apart(ranks, schedules, count)
-    # A busy machine makes every bubble larger, never smaller: those that came out too large get one more attempt.
-    if again := [name for name, error in found.items() if error > 0.02]:
-        found |= apart(ranks, again, count)
-    print(found)
+    found = measured(ranks, schedules, count)
     assert all(abs(error) < 0.02 for error in found.values()), found
 
 
@@ -50,9 +58,5 @@ def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str]
 @pytest.mark.parametrize("ahead", ["0", "2"])
 def test_messages_that_take_time_over_gloo_cost_what_is_simulated(ahead: str) -> None:
     """Receives that are posted late expose each message of gpipe, those posted ahead the first of each way."""
-    more = ["--message", "0.5", "--ahead", ahead]
-    found = apart(4, ["gpipe", "1f1b"], 4, *more)
-    if again := [name for name, error in found.items() if error > 0.02]:
-        found |= apart(4, again, 4, *more)
-    print(found)
+    found = measured(4, ["gpipe", "1f1b"], 4, "--message", "0.5", "--ahead", ahead)
     assert all(abs(error) < 0.02 for error in found.values()), found

@@ -134,7 +134,8 @@ def _mutations(path: Path) -> Iterator[MutationSpec]:
     for name in operator_names():
         if (kind := get_operator(name)).arguments():
             continue
-        places = ((node, *place) for node in nodes for place in kind().mutation_positions(node))
+        operator = kind()
+        places = ((node, *place) for node in nodes for place in operator.mutation_positions(node))
         for number, (node, start, end) in enumerate(places):
             yield MutationSpec(str(path), name, number, start, end, {}, ASTQuery(node).get_definition_name())
 

@@ -8,7 +8,7 @@ from statistics import pvariance
 
 import pytest
 
-from holdfast.planner.partition.clusters import arriving_bytes, cluster
+from holdfast.planner.partition.clusters import arriving_bytes, cluster, layers_of
 from holdfast.planner.partition.operators import Kind, Operator, OperatorGraph
 
 
@@ -73,3 +73,20 @@ def test_bytes_that_arrive_count_once_and_without_parameters() -> None:
     assert arriving[3][5] == 64  # a, read twice
     assert arriving[4][5] == 128  # a and b
     assert arriving[0][5] == arriving[2][3] == 0
+
+
+def test_a_graph_is_cut_where_the_least_arrives() -> None:
+    """Four matrices of equal FLOPs, the second of which gives a quarter of what the others do."""
+    widths = (8, 2, 8, 8)
+    operators = [Operator("x", Kind.INPUT, (), (4, 8))]
+    for n, width in enumerate(widths):
+        into = operators[-1].shape[-1] if n else 8
+        operators.append(Operator(f"w{n}", Kind.PARAMETER, (), (width, into)))
+        source = f"y{n - 1}" if n else "x"
+        operators.append(Operator(f"y{n}", Kind.MATMUL, (source, f"w{n}"), (4, width), flops=100))
+    graph = OperatorGraph(tuple(operators))
+    ends = layers_of(graph, 2)
+    assert (ends[0], ends[-1]) == (0, len(operators))
+    assert graph.index["y1"] < ends[1] <= graph.index["y2"]  # 4 x 2 elements cross, not 4 x 8
+    with pytest.raises(ValueError, match="no FLOPs"):
+        layers_of(OperatorGraph(tuple(operators[:2])), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -105,3 +106,23 @@ def test_small_differences_of_large_costs_count() -> None:
     for low in (0, 1):
         costs = (786432.01, 786432.101) if low == 0 else (786432.101, 786432.01)
         assert solve(Problem((Node(costs), Node((5.0,)))), LIMIT_S).choice[0] == low
+
+
+def test_what_is_allowed_fits_follows_and_is_not_forbidden() -> None:
+    nodes = (Node((1.0, 2.0), (6e9, 4e9)), Node((1.0, 2.0), (5e9, 3e9)), Node((0.0, 0.0), follows=1))
+    problem = Problem(nodes, live=((0, 1), (1, 2)), limit=9e9, forbidden=(((0, 1), (1, 1)),))
+    assert [problem.peak((i, j, j)) for i in (0, 1) for j in (0, 1)] == [11e9, 9e9, 9e9, 7e9]
+    allowed = [c for c in itertools.product((0, 1), repeat=3) if problem.is_allowed(c)]
+    assert allowed == [(0, 1, 1), (1, 0, 0)]  # (0, 0, 0) is too large, (1, 1, 1) forbidden
+    # A millionth of the limit is a solver's rounding, and no more than that.
+    rounded = replace(problem, limit=9e9 * (1 - 0.9e-6))
+    assert rounded.is_allowed((0, 1, 1))
+    assert not replace(problem, limit=9e9 * (1 - 2e-6)).is_allowed((0, 1, 1))
+    assert replace(problem, limit=None, forbidden=()).is_allowed((0, 0, 0))
+
+
+def test_an_optimum_is_proven_by_its_bound() -> None:
+    nodes = (Node((30.0, 20.0)), Node((5.0, 40.0)))
+    found = solve(Problem(nodes, (Edge(0, 1, ((0.0, 0.0), (20.0, 0.0))),)), LIMIT_S)
+    assert (found.choice, found.cost) == ((0, 0), 35.0)
+    assert found.bound == pytest.approx(35.0, rel=1e-6)

@@ -73,6 +73,26 @@ def test_equals_every_pipeline_tried(seed: int) -> None:
         assert one.option.successors >= behind
 
 
+def test_what_a_pipeline_takes() -> None:
+    """The first micro-batch through all stages, each further one behind the slowest."""
+    assert pipeline_time([1.0, 3.0, 2.0], 5) == 1 + 3 + 2 + 4 * 3
+    assert pipeline_time([2.0], 1) == 2
+
+
+def test_times_that_differ_by_rounding_are_all_looked_at() -> None:
+    """Two stages of one device, a layer each: the second option of the last stage is the faster one by 1e-7."""
+    seconds = {(0, 1): [2.0], (1, 2): [2.0 + 3e-7, 2.0 + 2e-7], (0, 2): [9.0]}
+
+    def options(first: int, stop: int, mesh: Submesh) -> Sequence[Option]:
+        return [Option(one) for one in seconds[first, stop]]
+
+    found = plan_pipeline(2, 2, [(1, 1)], 3, options)
+    assert [one.option.seconds for one in found.stages] == [2.0, 2.0 + 2e-7]
+    for layers, devices, count in ((0, 2, 3), (2, 0, 3), (2, 2, 0)):
+        with pytest.raises(ValueError, match="1 or more of each"):
+            plan_pipeline(layers, devices, [(1, 1)], count, options)
+
+
 def test_memory_limits_what_may_come_behind() -> None:
     # 100 bytes, 20 while it computes, 30 always, 10 kept for each micro-batch: 5 of them fit, one is its own.
     assert successors(100, 20, 30, 10) == 4

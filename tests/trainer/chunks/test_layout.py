@@ -46,6 +46,12 @@ def test_the_example_of_a_page() -> None:
     laid = made(2, 128, 256, chunk_bytes=4 * 256)
     # The table; two matrices of a layer; two of the other; the norm.
     assert [laid.groups_of(unit) for unit in laid.units] == [(0,), (1,), (2,), (3,)]
+    assert [laid.names_of(group) for group in range(4)] == [
+        ["embed.weight"],
+        ["layers.0.a.weight", "layers.0.b.weight"],
+        ["layers.1.a.weight", "layers.1.b.weight"],
+        ["head.norm.weight"],
+    ]
     assert (laid.num_groups, laid.chunk_bytes, laid.least_bytes) == (4, 1024, 1024)
     assert laid.utilisation == (256 + 4 * 128 + 10) / (4 * 256)
     assert laid.text == "4 chunks of 1,024 bytes: 778 parameters fill 76.0% of them; 16 bytes a parameter"

@@ -68,6 +68,12 @@ def test_what_is_updated_in_host_memory_leaves_first() -> None:
     assert uses.next(1, 1) == 2
 
 
+def test_the_next_step_may_begin_in_host_memory() -> None:
+    """Of a group that the host needs first in each step, the device's use behind that is none for a cache."""
+    uses = uses_on_device([Moment((0,), is_on_host=True), Moment((0,))])
+    assert [uses.next(0, now) for now in (0, 1, 2)] == [1, float("inf"), 3]
+
+
 def test_who_leaves_changes_with_what_is_known() -> None:
     moments = Moments(100)
     evict = Evict("belady", moments)
@@ -97,4 +103,6 @@ def test_the_margin_is_four_fifths_of_what_is_free_in_every_moment() -> None:
     assert margin_of(1000, 100, 300, 48, 3) == 3
     assert margin_of(1000, 100, 950, 48, 20) == 0
     assert margin_of(None, 100, 300, 48, 20) == 20
+    # Nothing was seen besides: 0.8 of 704 is 563.2.
+    assert [Moments(1004).margin(300, group, 20) for group in (563, 564)] == [1, 0]
     assert recorded(1000).margin(300, 49, 20, in_update=10) == margin_of(1000, 40, 300, 49, 20)

@@ -6,6 +6,7 @@ The trace names the meta device where the module asked for the device of its inp
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def land(trace: Trace, module: nn.Module, device: torch.device) -> Trace | None:
         node.args, node.kwargs = pytree.tree_map_only(
             torch.device, lambda one: device if one == META else one, (node.args, node.kwargs)
         )
-    return Trace(**{**vars(trace), "module": module})
+    return replace(trace, module=module)
 
 
 def _is_empty(root: fx.GraphModule, target: str) -> bool:

@@ -17,10 +17,10 @@ class RowCache:
     """One thread changes what is held; others may read and write the rows of places that they were given, except while
     the tensor grows: `idle` is called first, and must return when nobody does."""
 
-    def __init__(self, dim: int, dtype: torch.dtype, idle: Callable[[], None], most: int = 0) -> None:
+    def __init__(self, width: int, dtype: torch.dtype, idle: Callable[[], None], most: int = 0) -> None:
         """`most`: the most rows that are expected, so that none is allocated in vain; 0: not known."""
-        self.rows = torch.zeros(LEAST_ROWS, dim, dtype=dtype)
-        """(places, dim)."""
+        self.rows = torch.zeros(LEAST_ROWS, width, dtype=dtype)
+        """(places, width)."""
         self.peak = 0
         """The most rows that were held at once, those among them that have left but are not yet written back."""
         self._idle, self._most = idle, most

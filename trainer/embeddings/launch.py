@@ -123,6 +123,7 @@ def _open(run: Run, number: int, address: str, secret: bytes) -> None:
         "store": run.store,
         "step": run.first,
         "tables": run.tables,
+        "tables_name": run.tables_name,
     }
     try:
         ask(address, secret, head, OPEN_S)

@@ -40,16 +40,26 @@ class Run:
     """Addresses, in the order of the servers' numbers."""
     tables: str = ""
     """URL of the Redis that has the servers' rows; empty: their own memory."""
+    tables_name: str = ""
+    """Under which the rows are there."""
     cacher: str = ""
+    optimizer: str = "sgd"
+    """Of the rows; the parameters that are no tables have SGD. One of `OPTIMIZERS` of `servers.tables`."""
 
     @property
     def spec(self) -> Spec:
-        return Spec(self.trainers, self.dim, self.dtype, self.seed, self.first)
+        return Spec(self.trainers, self.dim, self.dtype, self.seed, self.first, self.optimizer)
 
     @property
     def fixed(self) -> dict[str, Any]:
         """What a snapshot cannot go on with otherwise, by option."""
-        return {"dim": self.dim, "dtype": self.dtype, "seed": self.seed, "batch": self.batch}
+        return {
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "seed": self.seed,
+            "batch": self.batch,
+            "optimizer": self.optimizer,
+        }
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

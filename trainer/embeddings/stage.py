@@ -86,8 +86,8 @@ class Stage:
             self._staged.put(Staged(batch, np.concatenate([*batch.arriving, batch.lone]), torch.cat([arrived, lone])))
 
     def _fetched(self, keys: Keys) -> Rows:
-        """(keys, dim): what the servers reply to the oldest requests that are open."""
-        found = np.empty((len(keys), self._run.dim), dtype_of(self._run.dtype))
+        """(keys, width): what the servers reply to the oldest requests that are open."""
+        found = np.empty((len(keys), self._run.spec.width), dtype_of(self._run.dtype))
         at = server_of(keys, len(self._servers))
         for server, stream in enumerate(self._servers):
             if (mine := at == server).any():

@@ -34,6 +34,7 @@ from holdfast.trainer.embeddings.servers.server import secret_of
 from holdfast.trainer.embeddings.servers.stream import REPLY_S, Stream
 from holdfast.trainer.embeddings.settings import Run
 from holdfast.trainer.embeddings.stage import Stage
+from holdfast.trainer.embeddings.update import update
 from holdfast.trainer.embeddings.write_back import After, WriteBack
 
 
@@ -53,7 +54,7 @@ class Trainer:
         self._open = [plans, *rows, *back]
         self._stage = Stage(run, arriving, plans, rows)
         self._back = WriteBack(run, late, back)
-        self._cache = RowCache(run.dim, self._dtype, self._back.wait_idle, run.cache_rows)
+        self._cache = RowCache(run.spec.width, self._dtype, self._back.wait_idle, run.cache_rows)
         self._back.start(self._cache)
         self._storing: threading.Thread | None = None
         self._not_stored = ""
@@ -77,7 +78,7 @@ class Trainer:
             self.model,
             torch.from_numpy(batch.numbers).to(self._dtype),
             torch.from_numpy(batch.labels).to(self._dtype),
-            self._cache.rows[self._cache.places(used)],
+            self._cache.rows[self._cache.places(used)][:, : self._run.dim],
             torch.from_numpy(places.reshape(batch.keys.shape)),
             batch.size,
         )
@@ -99,7 +100,7 @@ class Trainer:
     def _sync_now(self, batch: Batch, used: Keys, found: torch.Tensor) -> None:
         now = spread(used, found, batch.sync_now)
         self.now_bytes += now.nbytes if self._run.trainers > 1 else 0
-        self._cache.rows[self._cache.places(batch.sync_now)] -= self._run.lr * self._dense.sum(now)
+        update(self._cache.rows, self._cache.places(batch.sync_now), self._dense.sum(now), self._run.lr)
 
     def _begin_rest(self, batch: Batch, used: Keys, found: torch.Tensor) -> None:
         """Hand over what may be done beside the next batch."""

@@ -20,6 +20,7 @@ from holdfast.trainer.embeddings.ranks import Ranks
 from holdfast.trainer.embeddings.servers.keys import Keys, server_of
 from holdfast.trainer.embeddings.servers.stream import REPLY_S, Stream
 from holdfast.trainer.embeddings.settings import Run
+from holdfast.trainer.embeddings.update import update
 
 if TYPE_CHECKING:
     from holdfast.trainer.embeddings.cache import RowCache
@@ -123,8 +124,8 @@ class WriteBack:
 
     def _do(self, work: After) -> None:
         rows, lr = self._cache.rows, self._run.lr
-        rows[work.later] -= lr * self._ranks.sum(work.later_gradients)
-        rows[work.alone] -= lr * work.alone_gradients
+        update(rows, work.later, self._ranks.sum(work.later_gradients), lr)
+        update(rows, work.alone, work.alone_gradients, lr)
         back = rows[work.back].numpy()
         with self._changed:
             self._applied = work.number

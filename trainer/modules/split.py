@@ -23,6 +23,8 @@ class Partition:
     cuts: Cuts
     messages: tuple[Message, ...]
     """Over each cut, in order."""
+    device: torch.device | None = None
+    """Where stages compute; None: where the module is."""
 
     @property
     def stages(self) -> int:
@@ -49,7 +51,7 @@ class Partition:
         return read & self.trace.parameters
 
 
-def partition(trace: Trace, stages: int, dtype: torch.dtype) -> Partition:
+def partition(trace: Trace, stages: int, dtype: torch.dtype, device: torch.device | None = None) -> Partition:
     """Cut a trace; messages are of `dtype`. Raises CannotCut."""
     facts = [_sendable(fact, node, dtype) for fact, node in zip(trace.facts, trace.operations, strict=True)]
     cuts = cut(facts, len(trace.inputs), stages)
@@ -59,7 +61,7 @@ def partition(trace: Trace, stages: int, dtype: torch.dtype) -> Partition:
         )
         for place in cuts.places
     )
-    return Partition(trace, cuts, messages)
+    return Partition(trace, cuts, messages, device)
 
 
 def _sendable(fact: Operation, node: fx.Node, dtype: torch.dtype) -> Operation:

@@ -14,7 +14,8 @@ from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.modules.cuts import CannotCut
 from holdfast.trainer.modules.loading import logits_of, make
 from holdfast.trainer.modules.split import Partition, Piece, partition
-from holdfast.trainer.modules.trace import CannotTrace, trace
+from holdfast.trainer.modules.trace import CannotTrace, Trace, trace
+from holdfast.trainer.modules.twin import META, land, twin
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import vocab_of
@@ -25,6 +26,8 @@ class ModuleStage(Piece):
 
     def __init__(self, whole: Partition, index: int, moment: Moment) -> None:
         super().__init__(whole, index)
+        if whole.device is not None:
+            self.held.to(whole.device)
         self.is_first, self.is_last = index == 0, index == whole.stages - 1
         self.incoming = None if self.is_first else whole.messages[index - 1]
         self.outgoing = None if self.is_last else whole.messages[index]
@@ -57,17 +60,19 @@ AnyStage = ModelStage | ModuleStage
 def open_module(config: Config, stages: int, device: torch.device, kind: str = "cpu") -> Partition:
     """Build, trace and cut the user's module. Raises ConfigError, in one line, for one that cannot be trained so.
 
-    `kind`: where it is built, `meta` for one that is only looked at. It is then on `device`.
+    `kind`: where it is built, `meta` for one that is only looked at. It is in the host's memory then, and each stage
+    moves what it holds to `device`; on the device as a whole only if it can be traced there alone.
     """
     build, dtype = config.module.build, DTYPES[config.train.dtype]
     module = make(build, config.train.seed, dtype, kind)
-    where = torch.device(kind) if kind == "meta" else device
-    module = module.to(where)
     shape = (config.train.micro_batch_size, config.data.seq_len)
-    tokens = torch.zeros(shape, dtype=torch.int64, device=where)
     try:
-        found = trace(module, (tokens,), pick=logits_of, balance=config.module.balance)
-        whole = partition(found, stages, dtype)
+        found = None if kind == "meta" else _without_values(module, shape, config, device)
+        if found is None:
+            module = module.to(device)
+            tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+            found = trace(module, (tokens,), pick=logits_of, balance=config.module.balance)
+        whole = partition(found, stages, dtype, device)
     except CannotTrace as error:
         raise ConfigError(f"module.build = {build}: {error}") from error
     except CannotCut as error:
@@ -82,6 +87,17 @@ def open_module(config: Config, stages: int, device: torch.device, kind: str = "
     if not whole.trace.parameters:
         raise ConfigError(f"module.build = {build}: no parameter of the module has a gradient from its logits")
     return whole
+
+
+def _without_values(module: nn.Module, shape: tuple[int, int], config: Config, device: torch.device) -> Trace | None:
+    """The module's trace from a twin on meta tensors; None if it has none. What is wrong with it, the trace on the
+    device says."""
+    tokens = torch.zeros(shape, dtype=torch.int64, device=META)
+    try:
+        found = trace(twin(module), (tokens,), pick=logits_of, balance=config.module.balance)
+    except Exception:  # copying runs code of the user's classes
+        return None
+    return land(found, module, device)
 
 
 def boundaries(whole: Partition, device: torch.device) -> dict[int, Tensor]:

@@ -17,7 +17,8 @@ import { announce } from "../base/select.js";
 /** Letters of a plan's actions by kind of span. @type {Record<string, string | undefined>} */
 const OPS = {
   forward: "F", backward: "B", backward_input: "I", backward_weight: "W", recompute: "R", reduce_grad: "REDUCE_GRAD",
-  send_forward: "SEND_F", send_backward: "SEND_B", unshard: "UNSHARD",
+  send_forward: "SEND_F", send_backward: "SEND_B", unshard: "UNSHARD", factor: "FACTOR", invert: "INVERT",
+  precondition: "PRECOND", fetch: "FETCH", evict: "EVICT",
 };
 const ROWS = 64; // ranks in the table: the worst first, of more
 

@@ -26,6 +26,8 @@ export const CLASSES = {
   collective: "span-collective",
   data: "span-data",
   optimizer: "span-optimizer",
+  curvature: "span-curvature",
+  "host copies": "span-copies",
   other: "span-other",
   waiting: "span-wait",
 };
@@ -34,12 +36,15 @@ export const CLASSES = {
 const PLANNED = {
   forward: "plan-forward", backward: "plan-backward", backward_input: "plan-input", backward_weight: "plan-weight",
   recompute: "plan-recompute", reduce_grad: "plan-sum",
+  factor: "plan-curvature", invert: "plan-curvature", precondition: "plan-curvature",
+  fetch: "plan-copies", evict: "plan-copies", snapshot: "plan-copies",
 };
 /** The legend of both while a prediction is shown. @type {Record<string, string>} */
 export const PAIR_CLASSES = {
   forward: "plan-forward", backward: "plan-backward", "input gradients": "plan-input", "weight gradients": "plan-weight",
   recompute: "plan-recompute", sum: "plan-sum", transfer: "span-transfer", collective: "span-collective",
-  data: "span-data", optimizer: "span-optimizer", other: "span-other", waiting: "span-wait",
+  data: "span-data", optimizer: "span-optimizer", curvature: "plan-curvature", "host copies": "plan-copies",
+  other: "span-other", waiting: "span-wait",
 };
 
 /** Which of CLASSES a kind of span is.
@@ -47,6 +52,8 @@ export const PAIR_CLASSES = {
 export function classOf(kind) {
   if (/^(forward|recompute)/.test(kind)) return "forward";
   if (kind.startsWith("backward")) return "backward";
+  if (/^(factor|invert|precondition)$/.test(kind)) return "curvature";
+  if (/^(fetch|evict|snapshot)$|^host:/.test(kind)) return "host copies";
   if (/(^|:)(send|recv|isend|irecv)/.test(kind)) return "transfer";
   if (/reduce|gather|scatter|broadcast|barrier|unshard|all_to_all/.test(kind)) return "collective";
   if (/^(load|data)/.test(kind)) return "data";

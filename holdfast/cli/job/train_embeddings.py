@@ -24,6 +24,7 @@ CHECKED_SAMPLES = 1000
 SHOWN_STEPS = 10
 CACHE_ROWS = 1_000_000
 MOST_LOOKAHEAD = 100_000
+DEFAULT_NAME = "clicks"
 
 
 def train_embeddings(
@@ -68,10 +69,17 @@ def train_embeddings(
     tables: Annotated[
         str, typer.Option(metavar="URL", help="Redis that has the servers' rows, as redis://HOST:PORT/DB.")
     ] = "",
+    tables_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --tables: the rows' name there, one for each run (default: clicks)."),
+    ] = None,
     trainers: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Trainers to start on this machine.")] = 1,
     dim: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Columns of a row.")] = 16,
     dtype: Annotated[str, typer.Option(metavar="float32|float64", help="Type of rows and parameters.")] = "float32",
-    lr: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="Learning rate of SGD.")] = 0.1,
+    optimizer: Annotated[
+        str, typer.Option(metavar="sgd|rowwise-adagrad", help="What updates the tables; all else has SGD.")
+    ] = "sgd",
+    lr: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="Learning rate.")] = 0.1,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31, help="Rows and parameters begin from it.")] = 0,
     store: Annotated[
         str, typer.Option(metavar="URL", help="Where snapshots go, as file:///path; the newest one is gone on from.")
@@ -99,7 +107,6 @@ def train_embeddings(
     """
     require("trainer", "torch", "numpy")
     from holdfast.trainer.embeddings.launch import run_all
-    from holdfast.trainer.embeddings.servers.redis_rows import check as check_tables
     from holdfast.trainer.embeddings.supervise import NothingLeft, supervised
 
     addresses, secret = _servers(servers, server or [], secret_file)
@@ -108,21 +115,29 @@ def train_embeddings(
     if trainers > batch:
         raise UsageError(f"--trainers {trainers} cannot share --batch {batch}: a batch needs a sample for each trainer")
     window = _window(lookahead, cache_rows, batch)
-    run = _run(data, steps, batch, *window, trainers, dim, dtype, seed, lr, store, snapshot_every, keep, addresses)
+    if tables_name is not None and not tables:
+        raise UsageError("--tables-name goes with --tables: servers' own memory has no names")
+    more = optimizer, store, snapshot_every, keep, addresses
+    run = _run(data, steps, batch, *window, trainers, dim, dtype, seed, lr, *more)
     if tables:
-        check_tables(tables)
-        run = replace(run, tables=tables)
+        run = replace(run, tables=tables, tables_name=DEFAULT_NAME if tables_name is None else tables_name)
+        _claim(run)
     every = -(-steps // SHOWN_STEPS)
 
     def on_step(step: int, loss: float) -> None:
         if not as_json and (step % every == 0 or step == steps):
             print(f"step {step} loss {loss:.6f}", flush=True)
 
+    def attempt(one: "Run") -> "Outcome":
+        if one.tables:
+            _claim(one)  # again: a Redis that was started anew knows nothing
+        return run_all(one, 0 if addresses else servers or 1, secret, on_step)
+
     def body() -> int:
         with interrupts.allowed():
             outcome = supervised(
                 run,
-                lambda one: run_all(one, 0 if addresses else servers or 1, secret, on_step),
+                attempt,
                 max_restarts,
                 lambda line: print("holdfast:", line, file=sys.stderr, flush=True),
             )
@@ -139,6 +154,12 @@ def train_embeddings(
     except HoldfastError as error:
         advice = "the same command goes on from the newest snapshot" if store else "give --store URL to keep snapshots"
         raise HoldfastError(f"{error}; {advice}") from None
+
+
+def _claim(run: "Run") -> None:
+    from holdfast.trainer.embeddings.servers.redis_rows import claim
+
+    claim(run.tables, run.tables_name, {**run.fixed, "store": run.store})
 
 
 def _servers(count: int | None, addresses: list[str], secret_file: Path | None) -> tuple[list[str], bytes]:
@@ -190,6 +211,7 @@ def _run(
     dtype: str,
     seed: int,
     lr: float,
+    optimizer: str,
     store: str,
     snapshot_every: int,
     keep: int,
@@ -202,8 +224,11 @@ def _run(
     from holdfast.trainer.embeddings.criteo import batches, files_of
     from holdfast.trainer.embeddings.servers import snapshots
     from holdfast.trainer.embeddings.servers.keys import DTYPES
+    from holdfast.trainer.embeddings.servers.tables import OPTIMIZERS
     from holdfast.trainer.embeddings.settings import Run
 
+    if optimizer not in OPTIMIZERS:
+        raise UsageError(f"--optimizer {optimizer[:100]!r}: {' or '.join(OPTIMIZERS)}")
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype[:100]!r}: {' or '.join(DTYPES)}")
     if store:
@@ -229,6 +254,7 @@ def _run(
         snapshot_every or (steps if store else 0),
         keep,
         servers,
+        optimizer=optimizer,
     )
     if first:
         snapshots.check_settings(store, first, run.fixed)

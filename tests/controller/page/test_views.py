@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from benchmarks.simulated_spans import Job
 from holdfast.cli.study.timeline_svg import COLOURS
-from holdfast.plan.plan import Op
+from holdfast.controller.simulation.step_spans import spans_of
+from holdfast.plan.plan import Action, Op
+from holdfast.wire.plans import encode_plan
 from tests.browser import Watched
 from tests.conftest import Until
 from tests.controller.page.served import Served, open_page, pixels_of
@@ -154,6 +157,30 @@ def test_a_steps_prediction_is_drawn_under_its_ranks_on_request(served: Served, 
     switch.click()
     expect(page.locator("#predicted")).to_be_hidden()
     expect(page.locator("#timeline-legend")).not_to_contain_text("input gradients")
+
+
+def test_curvature_and_host_copies_have_colours_of_their_own(served: Served, watched: Watched) -> None:
+    _, shape = traced(served.facade)
+    job = Job(served.facade.pp, served.facade.dp, served.facade.tp)
+    plan = job.plan()
+    more = (Op.FETCH, Op.FACTOR, Op.INVERT, Op.PRECOND, Op.EVICT)
+    plan = replace(
+        plan, orders=tuple((*order, *(Action(op, stage) for op in more)) for stage, order in enumerate(plan.orders))
+    )
+    served.facade.traced = spans_of(job, plan, [], 4, 1), replace(shape, plan=encode_plan(plan))
+    page = open_page(watched, served, "#/slow?from=2&to=2&ranks=2,6")
+    expect(page.locator("#timeline-about")).to_contain_text("step 2")
+    legend = page.locator("#timeline-legend")
+    for name in ("curvature", "host copies"):
+        expect(legend.locator("span", has_text=re.compile(f"^{name}$"))).to_have_count(1)
+    for name in ("span-curvature", "span-copies"):
+        assert pixels_of(page, name, "timeline") > 100, name
+    page.locator("#timeline-predicted").click()
+    page.wait_for_function("() => document.getElementById('timeline').dataset.paired === '2'")
+    for name in ("plan-curvature", "plan-copies"):
+        assert pixels_of(page, name, "timeline") > 100, name
+    expect(legend).to_contain_text("curvature")
+    expect(legend).to_contain_text("host copies")
 
 
 def test_a_job_without_a_plan_has_no_switch_for_a_prediction(served: Served, watched: Watched) -> None:

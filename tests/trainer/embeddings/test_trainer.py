@@ -62,6 +62,21 @@ def trained(run: Run, serve: Callable[[Message], Any]) -> None:
         trainer.end()
 
 
+@pytest.mark.parametrize("lookahead", [1, 4])
+def test_rows_with_a_state_are_plain_row_wise_adagrad(run: Run, lookahead: int) -> None:
+    """Also in a snapshot of the middle of the run: the state goes with its row."""
+    run = replace(run, optimizer="rowwise-adagrad", lookahead=lookahead, lr=0.05)
+    trained(run, Server().serve)
+    for step in (3, 9):
+        keys, rows = snapshots.load_share(run.store, step, run.spec, 0, 1).copy()
+        found = dict(zip(keys.tolist(), rows, strict=True))
+        table = train(replace(run, steps=step), 1)[0]
+        assert max(abs(found[key] - row).max() for key, row in table.items()) <= 1e-12
+    assert len({len(row) for row in found.values()} | {run.dim + 1}) == 1
+    plain = train(replace(run, steps=9, optimizer="sgd"), 1)[0]
+    assert max(abs(found[key][: run.dim] - row).max() for key, row in plain.items()) > 1e-3
+
+
 def check_snapshots(run: Run) -> None:
     """Each snapshot, of the middle of the run too, is what plain training has after its steps."""
     for step in range(run.snapshot_every, run.steps + 1, run.snapshot_every):

@@ -48,8 +48,12 @@ def expected_fetches(data: Sequence[Sequence[Sample]], window: int) -> int:
 
 
 def train(run: Run, parts: int) -> tuple[dict[int, np.ndarray], Dlrm, float]:
-    """Tables, model and last loss after plain synchronous SGD; gradients of `parts` shares are added up in order."""
+    """Tables, model and last loss after plain synchronous training; gradients of `parts` shares are added up in order.
+
+    With row-wise Adagrad a row has one column more: the sum over steps of its gradient's mean square.
+    """
     table: dict[int, np.ndarray] = {}
+    squares: dict[int, float] = defaultdict(float)
     model, loss = Dlrm(run.dim, torch.float64, run.seed), 0.0
     for batch in data_of(run):
         used = sorted({key for sample in batch for key in sample.keys})
@@ -73,7 +77,13 @@ def train(run: Run, parts: int) -> tuple[dict[int, np.ndarray], Dlrm, float]:
                 sums[key] = sums[key] + row
         assert flat is not None
         for key in used:
-            table[key] = table[key] - run.lr * sums[key]
+            step = sums[key]
+            if run.optimizer == "rowwise-adagrad":
+                squares[key] += float(np.sum(step**2)) / run.dim
+                step = step / (np.sqrt(squares[key]) + 1e-10)
+            table[key] = table[key] - run.lr * step
         descend(model, flat, run.lr)
         loss = float(flat[-1])
+    if run.optimizer == "rowwise-adagrad":
+        table = {key: np.append(row, squares[key]) for key, row in table.items()}
     return table, model, loss

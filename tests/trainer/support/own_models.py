@@ -95,6 +95,31 @@ class Returning(nn.Module):
         return {"pair": (x, x), "narrow": x, "sum": x.sum(), "words": {"scores": x}}[self.what]
 
 
+class Placed(nn.Module):
+    """Makes tensors on the device of its inputs: of their shape, or, with `numbers`, of numbers."""
+
+    def __init__(self, numbers: bool) -> None:
+        super().__init__()
+        self.numbers, self.table, self.head = numbers, nn.Embedding(256, 16), nn.Linear(16, 256)
+        self.head.weight = self.table.weight
+        self.register_buffer("scale", torch.full((16,), 0.5))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device, dtype=self.table.weight.dtype)
+        x = self.table(tokens) * self.scale + places[:, None] / 8
+        if self.numbers:
+            x = x + torch.tensor([[1.0], [2.0]] * 4, device=tokens.device, dtype=x.dtype)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def placed() -> nn.Module:
+    return Placed(numbers=False)
+
+
+def numbers() -> nn.Module:
+    return Placed(numbers=True)
+
+
 def branching() -> nn.Module:
     return Branching()
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 Keys = npt.NDArray[np.uint64]
 """Keys in one dimension."""
 Rows = npt.NDArray[Any]
-"""(rows, dim), float32 or float64."""
+"""(rows, width), float32 or float64: `dim` numbers, and behind them what the optimizer keeps of a row."""
 
 VALUE_BITS = 33
 MISSING = 1 << 32

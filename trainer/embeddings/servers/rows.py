@@ -18,10 +18,10 @@ class RowStore(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, keys: Keys) -> tuple[Rows, npt.NDArray[np.bool_]]:
-        """(keys, dim) and (keys,): the rows, and which are there; those that are not have any content."""
+        """(keys, width) and (keys,): the rows, and which are there; those that are not have any content."""
 
     def write(self, keys: Keys, rows: Rows) -> None:
-        """Set rows (keys, dim), which may be there or not."""
+        """Set rows (keys, width), which may be there or not."""
 
     def keys(self) -> Keys:
         """All that are there, sorted."""
@@ -30,9 +30,9 @@ class RowStore(Protocol):
 class MemoryRows:
     """Rows in one array, which grows."""
 
-    def __init__(self, dim: int, dtype: str) -> None:
+    def __init__(self, width: int, dtype: str) -> None:
         self._place: dict[int, int] = {}
-        self._rows: Rows = np.empty((LEAST_ROWS, dim), dtype_of(dtype))
+        self._rows: Rows = np.empty((LEAST_ROWS, width), dtype_of(dtype))
 
     def __len__(self) -> int:
         return len(self._place)

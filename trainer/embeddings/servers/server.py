@@ -60,7 +60,9 @@ class Server:
         """Begin a run with new tables, or with those of a snapshot. Another run's are dropped."""
         head = message.head
         spec, place, step = Spec(**head["spec"]), (int(head["number"]), int(head["servers"])), int(head["step"])
-        rows = RedisRows(head["tables"], *place, spec.dim, spec.dtype) if head.get("tables") else None
+        rows = None
+        if head.get("tables"):
+            rows = RedisRows(head["tables"], head["tables_name"], *place, spec.width, spec.dtype)
         try:
             tables = snapshots.load_share(head["store"], step, spec, *place, rows) if step else Tables(spec, rows)
         except OSError as error:

@@ -35,6 +35,9 @@ MODEL = "model.pt"
 _NAME = re.compile(r"step-([0-9]{8,18})/")
 _WORK = re.compile(r"work-([0-9]{8,18})-(.+)/")
 
+_BEFORE = {"optimizer": "sgd"}
+"""Settings of snapshots that do not name them yet."""
+
 Sums = dict[str, list[int]]
 """By name of a file, its checksums (`holdfast.checkpoint.format.checksum`)."""
 
@@ -81,10 +84,11 @@ def check_settings(url: str, step: int, settings: dict[str, Any]) -> None:
     """UsageError if a snapshot is of a run that differs in what must stay."""
     theirs = read_manifest(url, step)["settings"]
     for name, value in settings.items():
-        if theirs.get(name) != value:
+        if theirs.get(name, _BEFORE.get(name)) != value:
+            found = theirs.get(name, _BEFORE.get(name))
             raise UsageError(
-                f"the snapshot of step {step} was trained with --{name} {theirs.get(name)}, not {value}: give"
-                f" --{name} {theirs.get(name)}, or another --store"
+                f"the snapshot of step {step} was trained with --{name} {found}, not {value}: give"
+                f" --{name} {found}, or another --store"
             )
 
 
@@ -168,7 +172,7 @@ def load_share(url: str, step: int, spec: Spec, number: int, servers: int, rows:
         keys = np.frombuffer(read_file(url, step, name), dtype=np.uint64)
         content = np.frombuffer(read_file(url, step, name.removesuffix(".keys") + ".rows"), dtype=dtype_of(spec.dtype))
         mine = server_of(keys, servers) == number
-        tables.set_rows(keys[mine], content.reshape(-1, spec.dim)[mine])
+        tables.set_rows(keys[mine], content.reshape(-1, spec.width)[mine])
     return tables
 
 

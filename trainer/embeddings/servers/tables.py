@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import xxhash
 
 from holdfast.base.errors import ProtocolError
 from holdfast.trainer.embeddings.servers.keys import Keys, Rows, dtype_of, first_values
 from holdfast.trainer.embeddings.servers.rows import MemoryRows, RowStore
+
+OPTIMIZERS = {"sgd": 0, "rowwise-adagrad": 1}
+"""What changes rows (`holdfast.trainer.embeddings.update`), and how many columns of state it adds to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class Spec:
     seed: int
     first: int
     """Number of the first iteration: above 0 after a restore."""
+    optimizer: str = "sgd"
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row: `dim`, and behind them the optimizer's state, which begins at 0."""
+        return self.dim + OPTIMIZERS[self.optimizer]
 
 
 class Tables:
@@ -37,7 +47,7 @@ class Tables:
         """`rows`: where they are, none of them at first; in memory if not given."""
         self.spec = spec
         self.dtype = dtype_of(spec.dtype)
-        self._rows = MemoryRows(spec.dim, spec.dtype) if rows is None else rows
+        self._rows = MemoryRows(spec.width, spec.dtype) if rows is None else rows
         self._fetched = [spec.first - 1] * spec.trainers
         self.done = [spec.first - 1] * spec.trainers
         """By trainer, the last iteration that it has written back."""
@@ -85,8 +95,8 @@ class Tables:
                 f"trainer {trainer} writes back iteration {number}, the last one here is {self.done[trainer]}: the"
                 " server lost what came between; start again from a snapshot"
             )
-        if rows.shape != (len(keys), self.spec.dim) and len(keys):
-            raise ProtocolError(f"rows of shape {rows.shape} for {len(keys)} keys of {self.spec.dim} columns")
+        if rows.shape != (len(keys), self.spec.width) and len(keys):
+            raise ProtocolError(f"rows of shape {rows.shape} for {len(keys)} keys of {self.spec.width} columns")
         self.set_rows(keys, rows)
         self.write_backs += len(keys)
         self.written_bytes += rows.nbytes if len(keys) else 0
@@ -99,12 +109,14 @@ class Tables:
         return True
 
     def rows_of(self, keys: Keys) -> Rows:
-        """(keys, dim): a copy. Counts nothing."""
+        """(keys, width): a copy. Counts nothing."""
         rows, there = self._rows.read(keys)
         if not there.all():
             made = keys[~there]
-            rows[~there] = first_values(made, self.spec.dim, self.spec.seed, self.dtype)
-            self.set_rows(made, rows[~there])
+            fresh = np.zeros((len(made), self.spec.width), self.dtype)
+            fresh[:, : self.spec.dim] = first_values(made, self.spec.dim, self.spec.seed, self.dtype)
+            rows[~there] = fresh
+            self.set_rows(made, fresh)
         return rows
 
     def set_rows(self, keys: Keys, rows: Rows) -> None:

@@ -18,6 +18,7 @@ from holdfast.cli.common.options import Json
 from holdfast.cli.common.progress import progress
 
 if TYPE_CHECKING:  # numpy and torch take time to import
+    from holdfast.planner.cost.layout import Layout
     from holdfast.planner.network.questions import Reply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
@@ -48,7 +49,7 @@ def plan(
         int, typer.Option(metavar="N", help="So many nodes may be left without ranks, where others divide better.")
     ] = 0,
     schedules: Annotated[str, typer.Option(metavar="LIST", help="Only these schedules, as 1f1b,interleaved.")] = "",
-    host: Annotated[bool, typer.Option("--host", help="Optimizer states may lie in host memory.")] = False,
+    host: Annotated[bool, typer.Option("--host", help="States, activations or chunks may lie in host memory.")] = False,
     out: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the best as settings for `train`.")
     ] = None,
@@ -116,17 +117,17 @@ def _refuse_what_is_not_planned(config: Config) -> None:
     for name, value, usual in (
         ("memory.policy", config.memory.policy, "whole"),
         ("train.activations", config.train.activations, "device"),
+        ("optim.state", config.optim.state, "device"),
     ):
         if value != usual:
-            raise UsageError(
-                f"{name} = {value} is in no prediction: leave it at {usual}, and try it on the layout found"
-            )
+            raise UsageError(f"{name} = {value} is chosen here: leave it at {usual}, and allow it with --host")
 
 
 def _search(
     config: Config, cluster: Path, goal: str, limit: str, profile: Path | None, idle: int, schedules: str, host: bool
 ) -> Search:
     from holdfast.planner.cluster.file import parse
+    from holdfast.planner.cost.layout import MEMORY
     from holdfast.planner.cost.measured import read
     from holdfast.planner.cost.predict import CostModel
     from holdfast.planner.search.search import Search
@@ -140,7 +141,7 @@ def _search(
     measured = None if profile is None else read(read_text(profile), str(profile))
     costs = CostModel(known, precision_of(config), measured)
     names = tuple(word.strip() for word in schedules.split(",")) if schedules else Space().schedules
-    space = Space(schedules=names, host=(False, True) if host else (False,), idle_nodes=idle)
+    space = Space(schedules=names, memory=MEMORY if host else MEMORY[:1], idle_nodes=idle)
     if measured is not None:  # as it was measured
         sequence = any("sequence" in key for key in measured.parts)
         space = replace(
@@ -216,6 +217,13 @@ def _settings(config: Config, best: Ranked) -> str:
     return written(settings_of(config, best.layout))
 
 
+def _on_host(layout: Layout) -> str:
+    """What is there, and how: with activations, how many micro-batches stay."""
+    text = "" if layout.policy == "device" else layout.policy
+    text += f" but {layout.activation_blocks}" if layout.activation_blocks else ""
+    return f"{text} in pieces" if layout.reduce_pieces else text
+
+
 def _document(found: Found, seconds: float) -> dict[str, Any]:
     return {
         "layouts": [
@@ -248,6 +256,7 @@ def _print(found: Found, seconds: float) -> None:
         ">CHUNKS",
         ">ZERO",
         "RECOMPUTE",
+        "ON HOST",
         ">BATCH",
         ">STEP S",
         ">MFU %",
@@ -262,9 +271,10 @@ def _print(found: Found, seconds: float) -> None:
             str(layout.tp),
             layout.schedule,
             str(layout.stages_per_rank),
-            str(layout.zero) + (" host" if layout.is_on_host else ""),
+            str(layout.zero),
             layout.recompute,
-            f"{layout.local_micro_batches}x{layout.micro_batch_size}",
+            _on_host(layout),
+            f"{layout.local_micro_batches}x{layout.micro_batch_size}" + (f"/{layout.sub_batches}" * (layout.sub_batches > 1)),
             f"{prediction.step_s:.3g}",
             f"{100 * prediction.mfu:.1f}",
             output.size(int(prediction.fullest.total)),

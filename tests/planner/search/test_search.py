@@ -71,7 +71,7 @@ def test_least_bytes_are_the_least(dtype: str) -> None:
 
 def test_states_that_the_host_has_no_room_for() -> None:
     host = "[host]\nmemory_bytes = {}\nbytes_per_s = 20e9\n"
-    space = Space(host=(True,), zero=(0,))
+    space = Space(memory=("states",), zero=(0,))
     text = 'gpu = "A100"\nnodes = 2\ngpus_per_node = 4\n[links.switch]\ngbit_per_s = 200\n'
     assert Search(SMALL, CostModel(parse(text + host.format(1e12))), 16, space=space).run().best
     with pytest.raises(NothingFits, match="no schedule takes"):

@@ -32,7 +32,7 @@ class Moved:
     out: float
     back: float
     device: float
-    """The most on the device..."""
+    """The most on the device, with the room for what comes back..."""
     host: float
     """... and in host memory."""
 
@@ -66,8 +66,10 @@ def moved(order: Order, saved: Callable[[int], float], capacity: float) -> Moved
     again = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
     sizes = {block: saved(block[0]) for block in needed}
     largest = max(sizes.values(), default=0.0)
+    free = 0.0
     if SPARE * largest <= capacity < peak(order, lambda a: saved(a.stage) * len(a.micro_batches) / a.parts):
-        capacity -= largest
+        free = largest
+    capacity -= free
     here: dict[_Block, float] = {}
     there: dict[_Block, float] = {}
     out = back = device = host = 0.0
@@ -94,7 +96,7 @@ def moved(order: Order, saved: Callable[[int], float], capacity: float) -> Moved
             for block in blocks:
                 here.pop(block, None)
                 there.pop(block, None)
-    return Moved(out, back, device, host)
+    return Moved(out, back, device + free, host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from holdfast.cli.common import bounds, output
 from holdfast.cli.common.extras import needs, require
 from holdfast.cli.common.options import Json
 from holdfast.cli.common.progress import progress
+from holdfast.cli.study import plan_stages
 
 if TYPE_CHECKING:  # numpy and torch take time to import
     from holdfast.planner.cost.layout import Layout
@@ -57,13 +58,16 @@ def plan(
         list[str] | None,
         typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
     ] = None,
+    stages: Annotated[
+        str, typer.Option(metavar="even|alpa", help="Layers of stages: evenly, or as Alpa's planners find them.")
+    ] = "even",
     as_json: Json = False,
 ) -> int:
     """Find the layouts with which a step of a job takes the least time, or memory, on a cluster.
 
     Takes the settings of `holdfast train` (--config FILE, --model NAME, --set) for the model and for the samples of a
     step, train.micro_batches x train.micro_batch_size. Axes, schedules, ZeRO stages, micro-batches and recomputes are
-    compared by their predictions; nothing runs.
+    compared by their predictions; nothing runs. With --stages alpa, layers and tp of each stage are cut (1F1B).
     """
     require("trainer,planner", "torch", "numpy")
     if goal not in _GOALS:
@@ -72,6 +76,9 @@ def plan(
         raise UsageError(f"--seconds is {seconds:g}: must be above 0, {_MOST_SECONDS:g} at most")
     if not 0 <= idle_nodes <= _MOST_NODES:
         raise UsageError(f"--idle-nodes is {idle_nodes}: must be from 0 to {_MOST_NODES}")
+    others = {"--profile": profile is not None, "--idle-nodes": idle_nodes > 0, "--schedules": schedules != "",
+              "--host": host, "--goal memory": goal == "memory", "--what-if": bool(what_if)}  # fmt: skip
+    plan_stages.check(stages, others)
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"--output is {out}: the folder {out.parent} does not exist")
     if out is not None and out.is_dir():
@@ -83,6 +90,9 @@ def plan(
     config, instead = parse_all(context.args)
     assert instead is None
     _refuse_what_is_not_planned(config)
+    if stages == "alpa":
+        _write(out, plan_stages.plan_stages(config, cluster, limit, seconds, as_json), as_json)
+        return 0
     search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
@@ -91,21 +101,27 @@ def plan(
         found = search.run(lambda: time.monotonic() - began > seconds)
     replies = _asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0])
-    if out is not None:
-        try:
-            out.write_text(text)
-        except OSError as error:
-            raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
     if as_json:
         document = _document(found, time.monotonic() - began)
         output.print_json({**document, "what_if": [one.document() for one in replies]})
-        return 0
-    _print(found, time.monotonic() - began)
-    if replies:
-        _print_replies(replies)
-    if out is not None:
-        output.say(f"settings written to {out}, for holdfast train --config {out}")
+    else:
+        _print(found, time.monotonic() - began)
+        if replies:
+            _print_replies(replies)
+    _write(out, text, as_json)
     return 0
+
+
+def _write(out: Path | None, text: str, is_quiet: bool) -> None:
+    """The settings that were found, where they are wanted."""
+    if out is None:
+        return
+    try:
+        out.write_text(text)
+    except OSError as error:
+        raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
+    if not is_quiet:
+        output.say(f"settings written to {out}, for holdfast train --config {out}")
 
 
 def _refuse_what_is_not_planned(config: Config) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.planner.partition.scored import simulated
 from holdfast.trainer.graphs.cuts import Machines, _across_nodes, _Search, find
 from holdfast.trainer.graphs.executable import MATRICES, POSITIONS, REPLICAS, SHARES, VOCABULARY, Way
 from holdfast.trainer.settings.config import Config
@@ -132,7 +133,7 @@ def test_no_layout_at_all() -> None:
 
 
 def test_even_layers_on_the_same_ranks_stand_beside_what_was_found() -> None:
-    """1F1B of two stages without a bubble's messages: sum t + (B - 1) max t, of 3 layers each instead."""
+    """1F1B of stages with as many layers each; sum t + (B - 1) max t is a bound."""
     machines = Machines(1, 3, flops=1e9, memory_bytes=1e9)
     found = find(config_of(), machines).cuts
     assert any(one.layout.stage_layers != (3, 3) for one in found if one.layout.pp == 2)
@@ -146,7 +147,8 @@ def test_even_layers_on_the_same_ranks_stand_beside_what_was_found() -> None:
             ends = first.cost * (stage == 0) + last.cost * (stage == one.layout.pp - 1)
             times.append(each * layer.cost + ends)
         count = one.layout.local_micro_batches
-        assert one.even_seconds == pytest.approx(sum(times) + (count - 1) * max(times), rel=0.01)
+        assert count * max(times) < one.even_seconds < 1.01 * (sum(times) + (count - 1) * max(times))
+        assert one.even_seconds == pytest.approx(simulated(times, count), rel=0.01)
         assert one.even_seconds >= one.simulated_seconds * (1 - 1e-3)
 
 

@@ -290,7 +290,8 @@ def _print(found: Found, seconds: float) -> None:
             str(layout.zero),
             layout.recompute,
             _on_host(layout),
-            f"{layout.local_micro_batches}x{layout.micro_batch_size}" + (f"/{layout.sub_batches}" * (layout.sub_batches > 1)),
+            f"{layout.local_micro_batches}x{layout.micro_batch_size}"
+            + (f"/{layout.sub_batches}" * (layout.sub_batches > 1)),
             f"{prediction.step_s:.3g}",
             f"{100 * prediction.mfu:.1f}",
             output.size(int(prediction.fullest.total)),

@@ -105,7 +105,10 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         (["--what-if", "flap:8s:99"], "NCCL_IB_TIMEOUT is 1 to 31"),
         (["--what-if", "order:tp"], "order of ranks 'tp'"),
         (["--set", "parallel.stage_layers=[3,3]", "--set", "parallel.pp=2"], "parallel.stage_layers is set"),
-        (["--set", "train.activations=host", "--set", "train.activation_bytes=9"], "train.activations = host is chosen here"),
+        (
+            ["--set", "train.activations=host", "--set", "train.activation_bytes=9"],
+            "train.activations = host is chosen here",
+        ),
         (["--sample", "x"], "takes settings only"),
     ],
 )

@@ -174,7 +174,7 @@ class Cluster:
 
     @cached_property
     def nic_betas(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], Ints]:
-        """By node: seconds per byte of a device's share of NICs, the same to nodes with others, and the type's number."""
+        """By node: seconds per byte of a device's NICs, the same to nodes with others, and the type's number."""
         own = np.array([node.beta for node in self.nodes])
         other = np.array([node.beta if node.nic == "ethernet" else node.ethernet_beta for node in self.nodes])
         return own, other, _numbered(node.nic for node in self.nodes)

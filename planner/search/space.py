@@ -159,7 +159,7 @@ def _is_possible(layout: Layout, model: Transformer) -> bool:
 
 
 def _is_another(layout: Layout) -> bool:
-    """Whether another member is the same: ZeRO or sums in pieces without replicas, a pipeline of one rank, with all but one schedule."""
+    """Whether another member is the same: what is for replicas without any, a pipeline of one rank but with 1f1b."""
     if layout.replicas == 1 and (layout.zero or layout.reduce_pieces):
         return True
     return layout.pp == 1 and layout.schedule != "1f1b"

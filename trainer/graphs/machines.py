@@ -8,7 +8,10 @@ from holdfast.trainer.settings.errors import ConfigError
 
 
 def machines_of(cluster: Cluster, limit_bytes: float = 0.0) -> Machines:
-    """The slowest link between nodes stands for all. `limit_bytes`: of a device; 0: all. ConfigError for unlike nodes."""
+    """The slowest link between nodes stands for all. `limit_bytes`: of a device, 0: all.
+
+    ConfigError for unlike nodes.
+    """
     sizes = {node.devices for node in cluster.nodes}
     if len(sizes) > 1:
         raise ConfigError(f"nodes have {min(sizes)} to {max(sizes)} devices: --stages alpa takes nodes alike")

@@ -1,4 +1,4 @@
-"""`holdfast plan --stages alpa`: which layers each stage has, by Alpa's planners, beside the same ranks with even ones."""
+"""`holdfast plan --stages alpa`: layers and tp of each stage by Alpa's planners, beside the same ranks with even layers."""
 
 from __future__ import annotations
 

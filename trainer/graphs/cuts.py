@@ -90,6 +90,11 @@ class Cut:
     """The same with layers spread evenly over these stages; infinite where that does not fit."""
 
     @property
+    def parts(self) -> tuple[int, ...]:
+        """Layers of each stage."""
+        return self.layout.stage_layers
+
+    @property
     def settings(self) -> list[str]:
         """What it chose, as `--set` takes it."""
         parallel = self.config.parallel

@@ -89,7 +89,7 @@ def plan(
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
-    _refuse_what_is_not_planned(config)
+    _refuse_what_is_not_planned(config, stages)
     if stages == "alpa":
         _write(out, plan_stages.plan_stages(config, cluster, limit, seconds, as_json), as_json)
         return 0
@@ -124,10 +124,12 @@ def _write(out: Path | None, text: str, is_quiet: bool) -> None:
         output.say(f"settings written to {out}, for holdfast train --config {out}")
 
 
-def _refuse_what_is_not_planned(config: Config) -> None:
+def _refuse_what_is_not_planned(config: Config, stages: str) -> None:
     """Settings that predictions know nothing of."""
-    if config.module.build:
-        raise UsageError(f"module.build = {config.module.build}: layouts are planned for the trainer's own model")
+    if config.module.build and stages == "even":
+        raise UsageError(
+            f"module.build = {config.module.build}: layouts are of the trainer's own model; --stages alpa cuts yours"
+        )
     if config.parallel.stage_layers:
         raise UsageError("parallel.stage_layers is set, and layers are spread evenly over stages here: leave it out")
     for name, value, usual in (

@@ -1,4 +1,4 @@
-"""`holdfast plan --stages alpa`: layers and tp of each stage by Alpa's planners, beside the same ranks with even layers."""
+"""`holdfast plan --stages alpa`: layers and tp of each stage by Alpa's planners, beside even ones on the same ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from holdfast.cli.common.extras import needs
 from holdfast.cli.common.progress import progress
 
 if TYPE_CHECKING:  # torch takes time to import
-    from holdfast.trainer.graphs.cuts import Cut, Found
+    from holdfast.trainer.graphs.cuts import Cut
+    from holdfast.trainer.graphs.own import ModuleCut
     from holdfast.trainer.settings.config import Config
 
 STAGES = ("even", "alpa")
@@ -37,28 +38,34 @@ def plan_stages(config: Config, cluster: Path, limit: str, seconds: float, as_js
     with needs("trainer,planner"):
         from holdfast.trainer.graphs.cuts import find
         from holdfast.trainer.graphs.machines import machines_of
+        from holdfast.trainer.graphs.own import find_own
+        from holdfast.trainer.modules.look import look
         from holdfast.trainer.settings.written import written
     from holdfast.planner.cluster.file import parse
 
     machines = machines_of(parse(read_text(cluster), str(cluster)), float(bounds.size_of("--limit", limit) or 0))
-    parallel = replace(config.parallel, stage_layers=(), stage_tp=())
+    config = replace(config, parallel=replace(config.parallel, stage_layers=(), stage_tp=()))
     began = time.monotonic()
     with progress("cutting the model into stages"):
-        found = find(replace(config, parallel=parallel), machines, time_limit_s=seconds)
+        cuts: Sequence[Cut | ModuleCut]
+        if config.module.build:
+            look(config, 1)  # in a process of its own, since it runs the user's code
+            cuts, refused = find_own(config, machines)
+        else:
+            found = find(config, machines, time_limit_s=seconds)
+            cuts, refused = found.cuts, found.refused
     took = time.monotonic() - began
     if as_json:
-        output.print_json({
-            "cuts": [_document(one) for one in found.cuts], "refused": dict(found.refused), "seconds": took,
-        })  # fmt: skip
+        output.print_json({"cuts": [_document(one) for one in cuts], "refused": refused, "seconds": took})
     else:
-        _print(found, took)
-    return written(found.cuts[0].config)
+        _print(cuts, sum(refused.values()), took)
+    return written(cuts[0].config)
 
 
-def _document(one: Cut) -> dict[str, Any]:
+def _document(one: Cut | ModuleCut) -> dict[str, Any]:
     return {
         "settings": one.settings,
-        "stage_layers": list(one.layout.stage_layers),
+        "parts": list(one.parts),
         "stage_tp": list(one.layout.tps),
         "dp": one.layout.dp,
         "stage_s": list(one.stage_seconds),
@@ -68,36 +75,38 @@ def _document(one: Cut) -> dict[str, Any]:
     }
 
 
-def _print(found: Found, seconds: float) -> None:
-    table = output.table("LAYERS", "TP", ">DP", ">ZERO", "SPLIT", ">STEP S", ">EVEN S", "WHY")
-    for one in found.cuts:
+def _print(cuts: Sequence[Cut | ModuleCut], left: int, seconds: float) -> None:
+    is_own = bool(cuts[0].config.module.build)
+    split = "BALANCE" if is_own else "SPLIT"
+    table = output.table("OPERATIONS" if is_own else "LAYERS", "TP", ">DP", ">ZERO", split, ">STEP S", ">EVEN S", "WHY")
+    for one in cuts:
         parallel = one.config.parallel
-        split = [name for name in ("sequence", "shard_vocabulary") if getattr(parallel, name)]
+        names = [name for name in ("sequence", "shard_vocabulary") if getattr(parallel, name)]
         even = f"{one.even_seconds:.3g}" if isfinite(one.even_seconds) else "no room"
         table.add_row(
-            _numbers(one.layout.stage_layers),
+            _numbers(one.parts),
             _numbers(one.layout.tps),
             str(one.layout.dp),
             str(parallel.zero),
-            ", ".join(split) or "-",
+            one.config.module.balance if is_own else ", ".join(names) or "-",
             f"{one.simulated_seconds:.3g}",
             even,
             why(one),
         )
     output.out().print(table)
-    left = sum(found.refused.values())
-    output.say(f"{len(found.cuts)} of the fastest; {left:,} strategies and plans left out; {seconds:.1f} s")
+    output.say(f"{len(cuts)} of the fastest; {left:,} strategies and plans left out; {seconds:.1f} s")
 
 
-def why(one: Cut) -> str:
-    """What its layers are good for, beside even ones on the same ranks."""
+def why(one: Cut | ModuleCut) -> str:
+    """What its stages are good for, beside even ones on the same ranks."""
+    even = "equal parts of the parameters" if one.config.module.build else "even layers"
     if not isfinite(one.even_seconds):
-        return "even layers do not fit"
+        return f"{even} do not fit"
     less = 1 - one.simulated_seconds / one.even_seconds
     if abs(less) < 0.0005:
-        return "as even layers"
+        return f"as {even}"
     slowest = max(one.stage_seconds) / (sum(one.stage_seconds) / len(one.stage_seconds)) - 1
-    return f"{-less:+.1%} against even layers; the slowest stage is {slowest:.0%} above the mean"
+    return f"{-less:+.1%} against {even}; the slowest stage is {slowest:.0%} above the mean"
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -30,16 +30,16 @@ def test_stages_are_cut_and_written_as_settings(words: list[str], tmp_path: Path
     assert main([*words, "--json", "-o", str(best)]) == 0
     found = json.loads(capsys.readouterr().out)
     first = found["cuts"][0]
-    assert sum(first["stage_layers"]) == 8
+    assert sum(first["parts"]) == 8
     assert sum(first["stage_tp"]) * first["dp"] == 3
     assert first["step_s"] < 0.8 * first["even_step_s"]
     assert [one["step_s"] for one in found["cuts"]] == sorted(one["step_s"] for one in found["cuts"])
     config = load(best)
-    assert list(config.parallel.stage_layers) == first["stage_layers"]
+    assert list(config.parallel.stage_layers) == first["parts"]
     assert plan(config, 3, 256).world == 3
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "+".join(map(str, first["stage_layers"])) in out
+    assert "+".join(map(str, first["parts"])) in out
     assert f"{first['step_s'] / first['even_step_s'] - 1:+.1%} against even layers" in out
 
 

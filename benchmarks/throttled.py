@@ -6,8 +6,8 @@ C10's check of the cost model where cores are few: one process a rank, each in i
 for what the profile says they take. Activations, gradients and parameters really go over gloo, in small arrays, and
 are there no sooner than links of two nodes with four devices each allow. Collectives are rings, and all-reduces
 halvings, message by message: what they take is measured, not given. What comes late because others had the processor
-is made up for by the next wait (see bubble.py). The sums that come out are compared with what they must be. The least of the repeats
-counts. Targets: Kendall's tau of 0.9 or more, errors of 10 % or less.
+is made up for by the next wait (see bubble.py). The sums that come out are compared with what they must be. The least
+of the repeats counts. Targets: Kendall's tau of 0.9 or more, errors of 10 % or less.
 """
 
 import multiprocessing

@@ -15,7 +15,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level
-from holdfast.planner.cost.collectives import Collective
+from holdfast.planner.cost.collectives import Collective, left_in_parts, left_in_pieces
 from holdfast.planner.cost.compute import Engine
 from holdfast.planner.cost.groups import GroupCost, group_cost, lines_of, message_cost, replica_lines
 from holdfast.planner.cost.layers import LayerProfile, Parts, Precision, Sends, parts
@@ -259,17 +259,15 @@ class CostModel:
     def _in_parts(
         self, model: Transformer, layout: Layout, groups: _Groups, own: list[tuple[int, LayerProfile]]
     ) -> _Stage:
-        """Of one micro-batch in parts, of which one is computed while another is summed (Merak): n halves of layers of
-        p parts take p n g + c where a sum c is no longer than the rest of the parts' g, else g + n p c."""
+        """Of one micro-batch in parts, of which one is computed while another is summed."""
         parts_of, engine = layout.sub_batches, Engine.of(self.cluster.gpu)
         smaller = replace(layout, micro_batch_size=layout.micro_batch_size // parts_of)
         part = self._parts(model, smaller, engine).layer
         (layers, _), *ends = own
-        halves = layers * model.norms
 
         def waited(computed: float, sends: Sends) -> float:
-            each, summed = computed / model.norms, self._sum(sends, groups) / model.norms
-            return max(summed, each + halves * parts_of * summed - halves * parts_of * each)
+            summed = self._sum(sends, groups) / model.norms
+            return left_in_parts(computed / model.norms, summed, layers * model.norms, parts_of)
 
         forward = layers * parts_of * _seconds(part.t_f)
         backward = layers * parts_of * _seconds(part.t_b)
@@ -335,9 +333,7 @@ class CostModel:
         shard = params / (layout.replicas if layout.zero else 1) - on_host / self.precision.optimizer
         update = self._update(layout, shard, engine) * crowd
         if layout.reduce_pieces and reduce:
-            # Of m pieces the first is waited for, and of each other one what it takes longer than an update (AxoNN).
-            pieces = max(1.0, shard / (layout.reduce_pieces * layout.bucket))
-            reduce = reduce / pieces + (1 - 1 / pieces) * max(0.0, reduce - update)
+            reduce = left_in_pieces(reduce, update, shard / (layout.reduce_pieces * layout.bucket))
         return gather, reduce, update + self.collective(Collective.ALL_REDUCE, WORLD_SUM, groups.world, layout.world)
 
     def _update(self, layout: Layout, shard: float, engine: Engine) -> float:

@@ -13,7 +13,7 @@ from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import Precision
-from holdfast.planner.cost.layout import MEMORY, LayoutError
+from holdfast.planner.cost.layout import MEMORY, Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Goal, Ranked, why
 from holdfast.planner.search.reasons import NothingFits
@@ -136,6 +136,30 @@ def test_floors_are_floors_of_what_is_in_host_memory() -> None:
     assert {policy for policy, _, _ in seen} == set(MEMORY)
     assert {parts for _, parts, _ in seen} == {1, 2}
     assert {pieces for _, _, pieces in seen} == {0, 1}
+
+
+@pytest.mark.parametrize("gb_per_s", [0.1, 1.0, 10.0, 100.0, 1e4])
+def test_floors_know_that_parts_hide_sums(gb_per_s: float) -> None:
+    """From links on which sums take longer than computation to those on which all but the last are hidden."""
+    text = f'gpu = "A100"\nnodes = 1\ngpus_per_node = 4\n[links.node]\nalpha_us = 0\ngb_per_s = {gb_per_s}\n'
+    costs, hidden = CostModel(parse(text), Precision.of("bfloat16")), 0
+    for recompute in ("none", "selective"):
+        for pp, tp in ((1, 2), (1, 4), (2, 2)):
+            layout = Layout(pp, 1, tp, micro_batches=4, micro_batch_size=8, sub_batches=2, recompute=recompute)
+            step = costs.predict(SMALL, layout).step_s
+            hidden += step < costs.predict(SMALL, replace(layout, sub_batches=1)).step_s
+            assert costs.floor(SMALL, layout) <= step * (1 + 1e-9)
+            assert costs.floor(SMALL, layout, with_schedule=True) <= step * (1 + 1e-9)
+    assert hidden
+
+
+def test_activations_that_never_leave_are_no_layout_of_their_own() -> None:
+    costs = with_host(1, 4, 1e12, 25e9)
+    space = Space(memory=("activations",), activation_blocks=(64,), micro_batch_sizes=(1,), schedules=("1f1b",))
+    with pytest.raises(NothingFits):
+        Search(SMALL, costs, 8, space=space).run()
+    found = Search(SMALL, costs, 8, space=replace(space, memory=("device", "activations"))).run()
+    assert {one.layout.policy for one in found.best} == {"device"}
 
 
 def test_host_memory_is_taken_where_the_device_has_no_room() -> None:

@@ -166,3 +166,18 @@ def test_even_layers_that_do_not_fit_take_forever() -> None:
     least = max(3 * (one.fixed_bytes + one.kept_bytes) for one in held if one)
     small = _Search(config_of(), Machines(1, 3, flops=1e9, memory_bytes=least), 60)
     assert small.even(cut.layout, way, 0.0) == math.inf
+
+
+def test_even_layers_need_room_for_what_is_under_way() -> None:
+    """Stage 0 of two holds two micro-batches: with room for one and a half, even layers do not fit."""
+    machines = Machines(1, 3, flops=1e9, memory_bytes=1e9)
+    cut = next(one for one in find(config_of(), machines).cuts if one.layout.tps == (1, 2))
+    way = Way(cut.config.parallel.zero, cut.config.parallel.sequence, cut.config.parallel.shard_vocabulary)
+    layer, table = (_Search(config_of(), machines, 60).block(block, way, 1, 1) for block in (1, 0))
+    assert layer is not None
+    assert table is not None
+    parts = [layer] * 3 + [table]
+    fixed, kept = sum(one.fixed_bytes for one in parts), [one.kept_bytes for one in parts]
+    for held, fits in ((1.5, False), (2.5, True)):
+        room = Machines(1, 3, flops=1e9, memory_bytes=fixed + max(kept) + held * sum(kept))
+        assert math.isfinite(_Search(config_of(), room, 60).even(cut.layout, way, 0.0)) is fits

@@ -173,6 +173,13 @@ class Cluster:
         return _numbered(node.nic for node in self.nodes)[self.node_of]
 
     @cached_property
+    def nic_betas(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], Ints]:
+        """By node: seconds per byte of a device's NICs, the same to nodes with others, and the type's number."""
+        own = np.array([node.beta for node in self.nodes])
+        other = np.array([node.beta if node.nic == "ethernet" else node.ethernet_beta for node in self.nodes])
+        return own, other, _numbered(node.nic for node in self.nodes)
+
+    @cached_property
     def devices(self) -> tuple[Device, ...]:
         tiers = {"device": Tier(self.gpu.memory_bytes, self.gpu.memory_bytes_per_s)}
         if self.host is not None:

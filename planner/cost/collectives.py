@@ -100,6 +100,25 @@ def _all_to_all(num_bytes: float, levels: Sequence[Ring]) -> float:
     return seconds
 
 
+def left_in_parts(computed: float, summed: float, halves: int, parts: int) -> float:
+    """Seconds of sums that are waited for where a micro-batch goes through so many halves of layers in parts (Merak).
+
+    `computed`, `summed`: of one part in one half. One part is summed while another is computed: n halves of p parts
+    take p n g + c where a sum c is no longer than computation g, else g + n p c.
+    """
+    rounds = halves * parts
+    return max(summed, computed + rounds * (summed - computed))
+
+
+def left_in_pieces(summed: float, updated: float, pieces: float) -> float:
+    """Seconds of a sum that are waited for where it comes in pieces, and each is updated while the next one is summed.
+
+    S + (m - 1) max(0, S - U) of m pieces (AxoNN, section V). `summed`, `updated`: of all pieces.
+    """
+    count = max(1.0, pieces)
+    return summed / count + (1 - 1 / count) * max(0.0, summed - updated)
+
+
 def sent(op: Collective, num_bytes: float, size: int) -> float:
     """Bytes that all ranks of a group send together: 2(n-1)S of an all-reduce, (n-1)S of the others, S to one."""
     match op:

@@ -77,8 +77,9 @@ def message_cost(cluster: Cluster, lines: Ints) -> tuple[Hop, Mapping[Level, flo
         return Hop(0.0, 0.0), {}
     levels = cluster.levels(ones, nexts)
     ends = np.sort(np.stack([cluster.node_of[ones].ravel(), cluster.node_of[nexts].ravel()], axis=1), axis=1)
-    kinds = sorted(set(zip(levels.ravel().tolist(), _betas(cluster, ends).tolist(), strict=True)))
-    hops = [_hop(cluster, Level(level), beta) for level, beta in kinds]
+    flat, betas = levels.ravel(), _betas(cluster, ends)
+    # Of one level the slowest device's hop is the slowest.
+    hops = [_hop(cluster, Level(level), float(betas[flat == level].max())) for level in np.unique(flat).tolist()]
     return max(hops, key=lambda hop: hop.alpha + _SAMPLE * hop.beta), _shares(levels)
 
 
@@ -100,10 +101,10 @@ def _is_even(nodes: Ints, spread: Ints) -> npt.NDArray[np.bool_]:
 
 def _betas(cluster: Cluster, nodes: Ints) -> npt.NDArray[np.float64]:
     """Of each row of nodes: the slowest device's share of NICs, by Ethernet where the types differ."""
-    own = np.array([node.beta for node in cluster.nodes])
-    other = np.array([node.beta if node.nic == "ethernet" else node.ethernet_beta for node in cluster.nodes])
-    names = sorted({node.nic for node in cluster.nodes})
-    types = np.array([names.index(node.nic) for node in cluster.nodes])[nodes]
+    own, other, numbers = cluster.nic_betas
+    if not numbers.any():  # NICs of one type
+        return np.asarray(own[nodes].max(axis=1))
+    types = numbers[nodes]
     is_mixed = types.min(axis=1) != types.max(axis=1)
     found: npt.NDArray[np.float64] = np.where(is_mixed[:, None], other[nodes], own[nodes]).max(axis=1)
     return found

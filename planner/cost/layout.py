@@ -13,6 +13,12 @@ from holdfast.plan.transformer import Transformer
 RECOMPUTE = ("none", "selective", "full", "cell")
 
 
+MEMORY = ("device", "states", "activations", "states+activations", "chunks")
+"""What may be in host memory between its uses: nothing, optimizer states, activations, both, all in chunks."""
+LEAST_BLOCKS = 2
+"""Micro-batches of a stage that stay with activations on the host: one is computed while another comes or goes."""
+
+
 class LayoutError(UsageError):
     """A layout that a model cannot have; the text says what would be possible instead."""
 
@@ -40,6 +46,14 @@ class Layout:
     """Optimizer states in host memory (`optim.state = host`)."""
     bucket: int = 4 << 20
     """Elements that the optimizer then updates at a time: `optim.bucket`."""
+    reduce_pieces: int = 0
+    """Buckets in a piece of gradients that is summed beside the update of the one before (`optim.reduce_pieces`)."""
+    activation_blocks: int = 0
+    """With `train.activations = host`: so many micro-batches of a rank's largest stage stay on the device. 0: all."""
+    device_bytes: int = 0
+    """With `memory.policy = chunks`: what a rank takes of its device, all included. 0: model data is not in chunks."""
+    sub_batches: int = 1
+    """Parts of a micro-batch, of which one is computed while tp ranks sum what they made of another (Merak)."""
 
     @property
     def world(self) -> int:
@@ -48,6 +62,18 @@ class Layout:
     @property
     def mesh(self) -> Mesh:
         return Mesh.of(pp=self.pp, dp=self.dp, tp=self.tp)
+
+    @property
+    def policy(self) -> str:
+        """What is in host memory between its uses: one of MEMORY."""
+        if self.device_bytes:
+            return "chunks"
+        away = ["states"] * self.is_on_host + ["activations"] * (self.activation_blocks > 0)
+        return "+".join(away) or "device"
+
+    @property
+    def uses_host(self) -> bool:
+        return self.policy != "device"
 
     @property
     def stages_per_rank(self) -> int:
@@ -124,10 +150,47 @@ class Layout:
             return f"schedule {schedule.name} lets each rank decide what is next: set tp = 1, zero below 3, no cell"
         if self.zero == 3 and (schedule.placement is Placement.BOTH_WAYS or schedule.halves_backward):
             return f"schedule {schedule.name} cannot gather parameters by layer: set zero to 2 or less"
+        if (reason := self._unfit_memory() or self._unfit_pieces(model)) is not None:
+            return reason
         try:
             schedule.placement.places(self.pp, self.stages_per_rank)
         except ValueError as error:
             return f"schedule {schedule.name} {error}"
+        return None
+
+    def _unfit_memory(self) -> str | None:
+        """Why this cannot be in host memory, None if it can."""
+        if self.activation_blocks:
+            if self.activation_blocks < LEAST_BLOCKS:
+                return f"activation_blocks is {self.activation_blocks}: {LEAST_BLOCKS} or more must stay"
+            if self.zero == 3 or SCHEDULES[self.schedule].is_message_driven:
+                return "activations on the host need a fixed order and whole parameters: set zero to 2 or less, 1f1b"
+        if not self.device_bytes:
+            return None
+        if self.is_on_host or self.activation_blocks:
+            return "chunks say themselves what is in host memory: leave states and activations to them"
+        if self.stages > 1 or self.tp > 1 or self.local_micro_batches > 1:
+            return "chunks hold one stage, whole layers and one micro-batch: set pp = 1, tp = 1, micro_batches = dp"
+        if self.dp > 1 and self.zero != 3:
+            return "chunks are shared over replicas as by stage 3: set zero = 3"
+        return None
+
+    def _unfit_pieces(self, model: Transformer) -> str | None:
+        """Why neither micro-batches nor gradients can go in pieces so, None if they can."""
+        schedule = SCHEDULES[self.schedule]
+        if self.sub_batches > 1:
+            if self.tp == 1 or self.sequence or self.zero == 3:
+                return "sub_batches hide sums of tp ranks: set tp to 2 or more, sequence = false, zero below 3"
+            if schedule.halves_backward or self.recompute == "full":
+                return "sub_batches need whole backwards, and no recompute = full"
+        if self.sub_batches < 1 or self.micro_batch_size % (self.sub_batches * schedule.parts):
+            return f"micro_batch_size = {self.micro_batch_size} cannot be cut in {self.sub_batches} for sub_batches"
+        if not self.reduce_pieces:
+            return None
+        if not self.is_on_host or self.zero or self.tp > 1 or len(self.places) > 1:
+            return "reduce_pieces are of whole gradients and states on the host: set zero = 0, tp = 1, one pipe"
+        if model.tied and self.stages > 1:
+            return "reduce_pieces need gradients that are there at once, and a tied table's are added up after all"
         return None
 
 

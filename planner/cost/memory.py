@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from holdfast.plan.memory import peak
 from holdfast.plan.plan import COMPUTE, Action, Op, Order, Plan
 from holdfast.plan.transformer import Transformer
+from holdfast.planner.cost.host import Moved, in_chunks, moved
 from holdfast.planner.cost.layers import Parts, Precision
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.prediction import Memory
@@ -56,6 +57,12 @@ class Fullness:
     """Buffers while the most activations are there..."""
     at_end: float
     """... and what is needed behind the last backward, when none are."""
+    moved: float = 0.0
+    """Bytes of activations that go to the host in a step, or come back, whichever are more..."""
+    host: float = 0.0
+    """... and what of the rank is in host memory at most."""
+    updated_on_host: float = 0.0
+    """Bytes of states that the host itself updates."""
 
     @property
     def memory(self) -> Memory:
@@ -66,15 +73,17 @@ class Fullness:
 def memory_of(
     model: Transformer, layout: Layout, parts: Parts, precision: Precision, plan: Plan
 ) -> tuple[tuple[Fullness, ...], float]:
-    """By pipeline rank, and the bytes of optimizer states in host memory on the rank with the most."""
+    """By pipeline rank, and the bytes in host memory on the rank with the most."""
     stages = [_Stage(model, layout, parts, number) for number in range(layout.stages)]
-    found, host = [], 0.0
+    found = []
     for order in plan.orders:
         own = sorted({a.stage for a in order if a.op in COMPUTE})
-        states = _states(layout, precision, [stages[number] for number in own], order)
-        host = max(host, states.host)
-        found.append(_memory(states, layout, parts, stages, own, order))
-    return tuple(found), host
+        if layout.device_bytes:
+            found.append(_in_chunks(model, layout, parts, precision, stages))
+        else:
+            states = _states(layout, precision, [stages[number] for number in own], order)
+            found.append(_memory(states, layout, parts, stages, own, order))
+    return tuple(found), max(one.host for one in found)
 
 
 class _Stage:
@@ -92,6 +101,10 @@ class _Stage:
         self.held += parts.last.held[kind] if self.is_last else 0.0
         # What comes in is this rank's own copy; what goes out lies until it has left.
         self.held += 0.0 if self.is_first else parts.layer.boundary
+        ends = (not self.is_first) + (not self.is_last)
+        self.moves = self.held - ends * parts.layer.boundary
+        """Of what is held: what may go to the host, which is not what comes in or goes out."""
+        self.stays = ends * parts.layer.boundary
         self.passing = max(parts.layer.passing[kind], parts.last.passing[kind] if self.is_last else 0.0)
 
 
@@ -103,14 +116,35 @@ def _memory(
     def activations(action: Action) -> float:
         return stages[action.stage].held * len(action.micro_batches) / action.parts
 
+    def stays(action: Action) -> float:
+        return stages[action.stage].stays * len(action.micro_batches) / action.parts
+
     def inputs(action: Action) -> float:
         return boundary * len(action.micro_batches) / action.parts * (action.stage > 0)
 
-    held = peak(order, activations, inputs)
+    copies = Moved(0.0, 0.0, 0.0, 0.0)
+    if layout.activation_blocks:
+        capacity = layout.activation_blocks * max(stage.moves for stage in stages)
+        copies = moved(order, lambda stage: stages[stage].moves, capacity)
+        held = peak(order, stays, inputs) + copies.device
+    else:
+        held = peak(order, activations, inputs)
     messages = ROOM * boundary * (layout.pp > 1)
     under_way = max(stages[number].passing for number in own) + states.beside + messages
     beside = Memory(states.weights, states.gradients, states.optimizer, 0.0, states.gathered, 0.0)
-    return Fullness(beside, held, under_way, states.at_end)
+    return Fullness(beside, held, under_way, states.at_end, max(copies.out, copies.back), states.host + copies.host)
+
+
+def _in_chunks(
+    model: Transformer, layout: Layout, parts: Parts, precision: Precision, stages: Sequence[_Stage]
+) -> Fullness:
+    """Of the one stage whose model data is in chunks: what chunks may take follows from the rest."""
+    (one,) = stages
+    held = one.held * layout.local_micro_batches
+    found = in_chunks(model, layout, parts, precision, held + one.passing)
+    weights = found.here - found.lists_here
+    beside = Memory(weights, found.gradient, found.lists_here, 0.0, found.gathered, 0.0)
+    return Fullness(beside, held, one.passing, 0.0, found.copied, found.host, found.updated_on_host)
 
 
 def _states(layout: Layout, precision: Precision, stages: Sequence[_Stage], order: Order) -> _States:

@@ -6,7 +6,7 @@ and the optimizer's update; the rank that ends last gives the step (COMET, with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from holdfast.plan.plan import Plan
 from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level
-from holdfast.planner.cost.collectives import Collective
+from holdfast.planner.cost.collectives import Collective, left_in_parts, left_in_pieces
 from holdfast.planner.cost.compute import Engine
 from holdfast.planner.cost.groups import GroupCost, group_cost, lines_of, message_cost, replica_lines
 from holdfast.planner.cost.layers import LayerProfile, Parts, Precision, Sends, parts
@@ -23,7 +23,7 @@ from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import Profile
 from holdfast.planner.cost.memory import Fullness, memory_of, model_states
 from holdfast.planner.cost.prediction import Breakdown, Memory, Prediction
-from holdfast.planner.cost.schedule import StageTimes, extrapolated, run
+from holdfast.planner.cost.schedule import RankTimes, StageTimes, extrapolated, run
 from holdfast.planner.cost.traffic import reductions, wire_of
 
 _IN_NODE = {Level.SELF, Level.NODE}
@@ -45,25 +45,31 @@ class CostModel:
     expands: bool = False
     """Whether what does not fit lies in the host's memory, at its bandwidth (COMET's expanded memory)."""
     _groups: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], _Groups] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[object, ...], Parts] = field(default_factory=dict, repr=False)
+    """Parts with seconds, by all that they depend on."""
 
     def predict(self, model: Transformer, layout: Layout) -> Prediction:
         """LayoutError for a layout that the model or the cluster cannot have; ProfileError if it was not measured."""
         layout.check(model, self.cluster.world)
+        if layout.uses_host and self.cluster.host is None:
+            raise LayoutError(f"{layout.policy} in host memory: the cluster has no [host] memory_bytes and bytes_per_s")
         engine = Engine.of(self.cluster.gpu)
         found = self._parts(model, layout, engine)
-        memory, host = self._memory(model, layout, found)
+        ranks, host = self._fullness(model, layout, found)
+        memory = tuple(one.memory for one in ranks)
         capacity, fullest = self.cluster.gpu.memory_bytes, max(one.total for one in memory)
         tier = self.cluster.host
         if self.expands and tier is not None and fullest > capacity:
             engine = Engine.of(self.cluster.gpu, 1 - capacity / fullest, tier.bytes_per_s)
             found = self._parts(model, layout, engine)
         groups = self._groups_of(layout)
-        breakdown = self._breakdown(model, layout, found, groups, engine)
+        breakdown = self._breakdown(model, layout, found, groups, engine, ranks)
         flops = step_flops(model, layout.samples).model
         peak = layout.world * self.cluster.gpu.flops
-        wire = wire_of(model, layout, found, self.precision, groups.crossing)
+        wire = wire_of(model, layout, found, self._precision(layout), groups.crossing)
         step = breakdown.total
-        return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity)
+        copied = max(one.moved for one in ranks)
+        return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity, copied)
 
     def floor(self, model: Transformer, layout: Layout, *, with_schedule: bool = False) -> float:
         """Seconds that no layout of these axes, micro-batch and recompute takes less than; with its schedule and
@@ -72,16 +78,19 @@ class CostModel:
             return 0.0
         found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout)
 
+        # What tp ranks send may be hidden but for its last part, and parts of a product take no less than the whole.
+        sends = layout.sub_batches == 1
+
         def forward(one: LayerProfile) -> float:
-            return _known(one.t_f) + self._sum(one.sends_f, groups)
+            return _seconds(one.t_f) + (self._sum(one.sends_f, groups) if sends else 0.0)
 
         def backward(one: LayerProfile) -> float:
             again = one.t_again or 0.0 if layout.recompute == "selective" else 0.0
             again = forward(one) if layout.recompute == "full" else again
-            return _known(one.t_b) + self._sum(one.sends_b, groups) + again
+            return _seconds(one.t_b) + (self._sum(one.sends_b, groups) if sends else 0.0) + again
 
         layer = forward(found.layer) + backward(found.layer)
-        ends = sum(_known(one.t_f) + _known(one.t_b) for one in (found.first, found.last))
+        ends = sum(_seconds(one.t_f) + _seconds(one.t_b) for one in (found.first, found.last))
         local = layout.local_micro_batches
         even = local * (model.layers * layer + ends) / layout.pp
         schedule = SCHEDULES[layout.schedule]
@@ -93,30 +102,40 @@ class CostModel:
             fill += backward(found.layer)  # and the last backward has its way back
         return max(even, local * chunk * layout.stages_per_rank * layer + (layout.pp - 1) * chunk * fill)
 
-    def least_bytes(self, model: Transformer, layout: Layout) -> float:
+    def least_bytes(self, model: Transformer, layout: Layout, policies: Collection[str] = ()) -> float:
         """Bytes that the fullest rank of any layout of these axes, micro-batch, recompute and ZeRO stage holds at
-        least: states of its layers, and one micro-batch's activations of them."""
-        layer = parts(model, layout, self.precision).layer
+        least: states of its layers, and one micro-batch's activations of them. `policies`: of MEMORY, that the layout
+        may have besides its own."""
+        layer = self._sizes(model, layout).layer
+        held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
+        if layout.device_bytes:  # a layer, and what all of them made
+            return layer.params * self.precision.weight + model.layers * held
         layers = model.layers // layout.pp
         replicas = layout.dp if layout.zero else 1
         # Gradients are in the weights' precision where nobody adds to them.
         least = replace(self.precision, gradient=min(self.precision.gradient, self.precision.weight))
         weights, gradients, optimizer = model_states(layer.params * layers, replicas, layout.zero, least)
-        held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
-        return weights + gradients + (0.0 if layout.is_on_host else optimizer) + layers * held
+        if layout.is_on_host or any("states" in policy for policy in policies):
+            optimizer = 0.0
+        if layout.activation_blocks:  # of what is in host memory that which is computed at once
+            layers = model.layers // layout.stages
+        elif any("activations" in policy for policy in policies):
+            layers = 1
+        return weights + gradients + optimizer + layers * held
 
     def estimate(self, model: Transformer, layout: Layout) -> float:
         """Seconds by rule of thumb, for the order in which layouts are looked at."""
         floor = self.floor(model, layout)
         chunks = max(1, model.layers // layout.pp)
-        params = model.layers * parts(model, layout, self.precision).layer.params / layout.pp
+        params = model.layers * self._sizes(model, layout).layer.params / layout.pp
         exposed = self._reduce(layout, params, self._groups_of(layout)) if layout.dp > 1 else 0.0
         return floor * (1 + (layout.pp - 1) / chunks / layout.local_micro_batches) + exposed
 
     def memory(self, model: Transformer, layout: Layout) -> tuple[Memory, ...]:
         """By pipeline rank, without the rest: enough to see what fits."""
         layout.check(model, self.cluster.world)
-        return self._memory(model, layout, parts(model, layout, self.precision))[0]
+        ranks, _ = self._fullness(model, layout, self._sizes(model, layout))
+        return tuple(one.memory for one in ranks)
 
     def collective(self, op: Collective, num_bytes: float, group: GroupCost, world: int = 0) -> float:
         """Seconds: within a node as measured, else by the cluster's links. `world`: ranks of the job, if not all."""
@@ -128,25 +147,45 @@ class CostModel:
                 return measured
         return group.seconds(op, num_bytes)
 
-    def _parts(self, model: Transformer, layout: Layout, engine: Engine) -> Parts:
-        found = parts(model, layout, self.precision, engine)
-        if self.profile is None:
-            return found
-        self.profile.check(model, self.precision, self.cluster)
-        return self.profile.applied(found, layout)
+    def _parts(self, model: Transformer, layout: Layout, engine: Engine | None) -> Parts:
+        """Timed by the profile or by an engine; without one, sizes alone."""
+        key = (model, engine, layout.tp, layout.micro_batch_size, layout.sequence, layout.shard_vocabulary,
+               layout.stages == 1)  # fmt: skip
+        if key not in self._known:
+            found = parts(model, layout, self.precision, engine)
+            if self.profile is not None and engine is not None:
+                self.profile.check(model, self.precision, self.cluster)
+                found = self.profile.applied(found, layout)
+            self._known[key] = found
+        return self._known[key]
 
-    def _memory(self, model: Transformer, layout: Layout, found: Parts) -> tuple[tuple[Memory, ...], float]:
+    def _sizes(self, model: Transformer, layout: Layout) -> Parts:
+        return self._parts(model, layout, None)
+
+    def _precision(self, layout: Layout) -> Precision:
+        """Gradients in chunks take the place of weights, in their precision."""
+        return replace(self.precision, gradient=self.precision.weight) if layout.device_bytes else self.precision
+
+    def _fullness(self, model: Transformer, layout: Layout, found: Parts) -> tuple[tuple[Fullness, ...], float]:
+        """By pipeline rank; and the most that is in host memory."""
         Held = tuple[tuple[Fullness, ...], float]
 
         def of(plan: Plan) -> Held:
-            return memory_of(model, layout, found, self.precision, plan)
+            return memory_of(model, layout, found, self._precision(layout), plan)
 
         def join(short: Held, long: Held, k: float) -> Held:
-            more = [(b, b.activations - a.activations) for a, b in zip(short[0], long[0], strict=True)]
-            return tuple(replace(b, activations=b.activations + d * (k - 1)) for b, d in more), long[1]
+            def more(a: Fullness, b: Fullness) -> Fullness:
+                return replace(
+                    b,
+                    activations=b.activations + (b.activations - a.activations) * (k - 1),
+                    moved=b.moved + (b.moved - a.moved) * (k - 1),
+                    host=b.host + (b.host - a.host) * (k - 1),
+                )
 
-        ranks, host = extrapolated(layout, of, join)
-        return tuple(one.memory for one in ranks), host
+            ranks = tuple(more(a, b) for a, b in zip(short[0], long[0], strict=True))
+            return ranks, max(one.host for one in ranks)
+
+        return extrapolated(layout, of, join)
 
     def _groups_of(self, layout: Layout) -> _Groups:
         pipes = tuple(layout.places) if len(layout.places) > 1 else ()
@@ -159,8 +198,9 @@ class CostModel:
         return sum(self.collective(op, num_bytes, groups.tp, groups.world.size) for op, num_bytes in sends)
 
     def _breakdown(
-        self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine
-    ) -> Breakdown:
+        self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine,
+        held: Sequence[Fullness],
+    ) -> Breakdown:  # fmt: skip
         stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
         message = groups.message.alpha + found.layer.boundary * groups.message.beta
         if self.profile is not None and layout.pp > 1 and groups.crossing["pp"].keys() <= _IN_NODE:
@@ -170,39 +210,80 @@ class CostModel:
         cores = cores if self.cluster.cores and layout.world > self.cluster.cores else 0.0
         ranks = run(layout, [one.scaled(cores / layout.world) for one in stages] if cores else stages, message, cores)
         crowd = layout.world / cores if cores else 1.0
-        ends = [self._rank(model, layout, found, groups, engine, rank, crowd) for rank in range(layout.pp)]
-        totals = [one.end + sum(rest) for one, rest in zip(ranks, ends, strict=True)]
+        ends = [
+            self._rank(model, layout, found, groups, engine, rank, crowd, one.updated_on_host)
+            for rank, one in enumerate(held)
+        ]
+        copies = [self._copies(layout, *pair) for pair in zip(held, ranks, strict=True)]
+        totals = [one.end + sum(rest) + more for one, rest, more in zip(ranks, ends, copies, strict=True)]
         last = max(range(layout.pp), key=lambda rank: totals[rank])
         gather, reduce, update = ends[last]
         compute, again, tensor, sharded = ranks[last].kinds
         bubble = ranks[last].end - sum(ranks[last].kinds)
-        return Breakdown(compute, again, tensor, bubble, sharded + gather + reduce, update)
+        return Breakdown(compute, again, tensor, bubble, sharded + gather + reduce, update, copies[last])
+
+    def _copies(self, layout: Layout, held: Fullness, rank: RankTimes) -> float:
+        """Seconds of copies between device and host that nothing hides. Activations go beside computation, both ways at
+        once; chunks are fetched when they are needed, and those whose states are with the host are updated there."""
+        tier = self.cluster.host
+        if tier is None or not held.moved + held.updated_on_host:
+            return 0.0
+        seconds = held.moved / tier.bytes_per_s
+        if layout.device_bytes:
+            return seconds + 2 * held.updated_on_host / tier.bytes_per_s
+        return max(0.0, seconds - sum(rank.kinds))
 
     def _stage(self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, number: int) -> _Stage:
         """Of one micro-batch."""
         layers = len(layout.layers_of(number, model.layers))
         ends = [found.first] * (number == 0) + [found.last] * (number == layout.stages - 1)
         own = [(layers, found.layer), *((1, one) for one in ends)]
-        forward = sum(times * _known(one.t_f) for times, one in own)
-        backward = sum(times * _known(one.t_b) for times, one in own)
+        if layout.sub_batches > 1:
+            return self._in_parts(model, layout, groups, own)
+        forward = sum(times * _seconds(one.t_f) for times, one in own)
+        backward = sum(times * _seconds(one.t_b) for times, one in own)
         sends_f = sum(times * self._sum(one.sends_f, groups) for times, one in own)
         sends_b = sum(times * self._sum(one.sends_b, groups) for times, one in own)
         again, sends_again = 0.0, 0.0
         if layout.recompute == "full":
-            again, sends_again = layers * _known(found.layer.t_f), layers * self._sum(found.layer.sends_f, groups)
+            again, sends_again = layers * _seconds(found.layer.t_f), layers * self._sum(found.layer.sends_f, groups)
         elif layout.recompute == "selective":
             again = layers * (found.layer.t_again or 0.0)
-        gather, reduce = self._sharded(layout, found, groups, own, forward, backward + again)
+        gather, reduce = self._sharded(layout, groups, own, forward, backward + again)
         return _Stage(
             (forward, 0.0, sends_f, gather),
             (backward, again, sends_b + sends_again, gather + reduce),
             (0.0, forward, sends_f, 0.0),
         )
 
+    def _in_parts(
+        self, model: Transformer, layout: Layout, groups: _Groups, own: list[tuple[int, LayerProfile]]
+    ) -> _Stage:
+        """Of one micro-batch in parts, of which one is computed while another is summed."""
+        parts_of, engine = layout.sub_batches, Engine.of(self.cluster.gpu)
+        smaller = replace(layout, micro_batch_size=layout.micro_batch_size // parts_of)
+        part = self._parts(model, smaller, engine).layer
+        (layers, _), *ends = own
+
+        def waited(computed: float, sends: Sends) -> float:
+            summed = self._sum(sends, groups) / model.norms
+            return left_in_parts(computed / model.norms, summed, layers * model.norms, parts_of)
+
+        forward = layers * parts_of * _seconds(part.t_f)
+        backward = layers * parts_of * _seconds(part.t_b)
+        again = layers * parts_of * (part.t_again or 0.0) if layout.recompute == "selective" else 0.0
+        of_ends = [(one.t_f or 0.0, one.t_b or 0.0) for _, one in ends]
+        forward += sum(one for one, _ in of_ends)
+        sends_f = waited(_seconds(part.t_f), part.sends_f) + sum(self._sum(one.sends_f, groups) for _, one in ends)
+        sends_b = waited(_seconds(part.t_b), part.sends_b) + sum(self._sum(one.sends_b, groups) for _, one in ends)
+        backward += sum(one for _, one in of_ends)
+        gather, reduce = self._sharded(layout, groups, own, forward, backward + again)
+        return _Stage((forward, 0.0, sends_f, gather), (backward, again, sends_b, gather + reduce),
+                      (0.0, forward, sends_f, 0.0))  # fmt: skip
+
     def _sharded(
-        self, layout: Layout, found: Parts, groups: _Groups, own: list[tuple[int, LayerProfile]], forward: float,
-        backward: float,
-    ) -> tuple[float, float]:  # fmt: skip
+        self, layout: Layout, groups: _Groups, own: list[tuple[int, LayerProfile]], forward: float, backward: float
+    ) -> tuple[float, float]:
         """What gathers and reductions add to a forward and to a backward: with stage 3 unit by unit, with 2 behind each
         micro-batch but the last, whose reduction is counted at the step's end."""
         if layout.replicas == 1 or layout.zero < 2:
@@ -224,11 +305,12 @@ class CostModel:
 
     def _reduce(self, layout: Layout, params: float, groups: _Groups) -> float:
         op = Collective.ALL_REDUCE if layout.zero == 0 else Collective.REDUCE_SCATTER
-        return self.collective(op, params * self.precision.gradient, groups.dp, layout.world)
+        return self.collective(op, params * self._precision(layout).gradient, groups.dp, layout.world)
 
     def _rank(
-        self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine, rank: int, crowd: float
-    ) -> tuple[float, float, float]:
+        self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine, rank: int,
+        crowd: float, on_host: float,
+    ) -> tuple[float, float, float]:  # fmt: skip
         """Seconds of gathering before the step, of reductions behind it that nothing hides, and of the update."""
         pipes = layout.places
         own = [s for s in range(layout.stages) if any(places[s] == rank for places in pipes)]
@@ -238,7 +320,7 @@ class CostModel:
             params += layers * found.layer.params + found.first.params * (number == 0)
             params += found.last.params * (number == layout.stages - 1)
             # What was ready before the first layer's backward, of the last micro-batch.
-            hidden += (layers - 1) * _known(found.layer.t_b)
+            hidden += (layers - 1) * _seconds(found.layer.t_b)
         gathers, _ = reductions(layout)
         gather = reduce = 0.0
         if layout.replicas > 1 and layout.zero < 3:
@@ -247,8 +329,11 @@ class CostModel:
             )
             total = self._reduce(layout, params, groups)
             reduce = max(0.0, total - hidden) if self.overlap else total
-        shard = params / (layout.replicas if layout.zero else 1)
+        # What the host updates is in `_copies`.
+        shard = params / (layout.replicas if layout.zero else 1) - on_host / self.precision.optimizer
         update = self._update(layout, shard, engine) * crowd
+        if layout.reduce_pieces and reduce:
+            reduce = left_in_pieces(reduce, update, shard / (layout.reduce_pieces * layout.bucket))
         return gather, reduce, update + self.collective(Collective.ALL_REDUCE, WORLD_SUM, groups.world, layout.world)
 
     def _update(self, layout: Layout, shard: float, engine: Engine) -> float:
@@ -261,10 +346,7 @@ class CostModel:
         others = (precision.gradient + 2.0 * precision.weight) * shard
         tier = self.cluster.host
         if layout.is_on_host:
-            if tier is None:
-                raise LayoutError(
-                    "optimizer states in host memory: the cluster has no [host] memory_bytes and bytes_per_s"
-                )
+            assert tier is not None, "predict refuses it"
             return states / tier.bytes_per_s + others / engine.bytes_per_s
         return (states + others) / engine.bytes_per_s
 
@@ -303,7 +385,7 @@ class _Groups:
         return cls(found["tp"], found["dp"], found["world"], message, crossing)
 
 
-def _known(seconds: float | None) -> float:
+def _seconds(seconds: float | None) -> float:
     assert seconds is not None, "parts are timed by an engine or a profile"
     return seconds
 

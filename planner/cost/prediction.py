@@ -24,6 +24,8 @@ class Breakdown:
     """Gathering parameters and reducing gradients, as far as no computation hides it."""
     optimizer: float
     """The update, and the sum of loss and norm over all ranks."""
+    host: float = 0.0
+    """Copies of activations or chunks between device and host that no computation hides, and updates there."""
 
     @property
     def total(self) -> float:
@@ -75,12 +77,14 @@ class Prediction:
     memory: tuple[Memory, ...]
     """By pipeline rank."""
     host_bytes: float
-    """Of optimizer states in host memory, on the rank with the most."""
+    """In host memory, on the rank with the most: optimizer states, activations, chunks."""
     wire: Wire
     mfu: float
     """Model FLOPs over the peak of the job's devices, 0 to 1."""
     capacity: float
     """Bytes of a device."""
+    moved_bytes: float = 0.0
+    """Activations or chunks that a step copies to or from the host, on the rank with the most."""
 
     @property
     def fullest(self) -> Memory:

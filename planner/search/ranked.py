@@ -17,6 +17,7 @@ _WORDS = {
     "bubble": "bubble",
     "replicas": "sums over replicas",
     "optimizer": "optimizer",
+    "host": "copies to host memory",
 }
 
 
@@ -30,14 +31,20 @@ class Ranked:
         step, held = self.prediction.step_s, self.prediction.fullest.total
         layout = self.layout
         first = (step, held) if goal == "time" else (held, step)
-        return *first, layout.pp, layout.tp, layout.zero, layout.stages_per_rank, layout.micro_batch_size
+        return (*first, layout.pp, layout.tp, layout.zero, layout.stages_per_rank, layout.micro_batch_size,
+                layout.activation_blocks, layout.reduce_pieces, layout.sub_batches)  # fmt: skip
+
+
+def is_as_without(layout: Layout, prediction: Prediction) -> bool:
+    """Whether activations may be in host memory and never are: another layout is the same without it."""
+    return layout.activation_blocks > 0 and not prediction.moved_bytes
 
 
 def why(one: Ranked, best: Ranked) -> str:
     """In a few words: what a step spends on besides computation; of another than the best, what makes it slower."""
     if one is best:
         own, rest = one.prediction.breakdown, []
-        for name in ("bubble", "replicas", "tensor", "recompute"):
+        for name in ("bubble", "replicas", "tensor", "recompute", "host"):
             share = getattr(own, name) / own.total
             if share >= 0.01:
                 rest.append((share, f"{_WORDS[name]} {share:.0%}"))

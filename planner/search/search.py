@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.base.errors import UsageError
 from holdfast.plan.transformer import Transformer
-from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import ProfileError
 from holdfast.planner.cost.predict import CostModel
-from holdfast.planner.search.ranked import Goal, Ranked
+from holdfast.planner.search.ranked import Goal, Ranked, is_as_without
 from holdfast.planner.search.reasons import NothingFits, no_family, no_member, too_large
 from holdfast.planner.search.space import Family, Space, families
 
@@ -63,18 +63,19 @@ class Search:
         model, costs = self.model, self.costs
         if costs.cluster.world > MOST_DEVICES:
             raise UsageError(f"{costs.cluster.world:,} devices: the search takes {MOST_DEVICES:,} at most")
-        if any(self.space.host) and costs.cluster.host is None:
-            raise UsageError("optimizer states in host memory: give the cluster [host] memory_bytes and bytes_per_s")
+        if set(self.space.memory) - {"device"} and costs.cluster.host is None:
+            away = next(one for one in self.space.memory if one != "device")
+            raise UsageError(f"{away} in host memory: give the cluster [host] memory_bytes and bytes_per_s")
         if self.samples < 1:
             raise UsageError(f"{self.samples} samples in a step: 1 or more is needed")
+        self.space = replace(self.space, device_bytes=self.space.device_bytes or int(self.limit))
         found = list(families(model, costs.cluster, self.samples, self.space))
         if not found:
             raise NothingFits(no_family(model, costs.cluster, self.samples, self.space))
         refused: ProfileError | None = None
         for number, one in enumerate(found):
-            least = costs.least_bytes(
-                model, replace(one.base, zero=max(self.space.zero), is_on_host=any(self.space.host))
-            )
+            shared = replace(one.base, zero=max(self.space.zero))
+            least = costs.least_bytes(model, shared, one.policies(self.space))
             if self._is_too_large(one.base, least):
                 continue
             try:
@@ -131,7 +132,12 @@ class Search:
         except ProfileError:
             self._counts["not measured"] += 1
             return
+        except LayoutError:  # chunks that a device has no room for
+            self._counts["too large"] += 1
+            return
         self._counts["predicted"] += 1
+        if is_as_without(layout, prediction):
+            return
         if self._is_too_large(layout, prediction.fullest.total) or self._is_too_much_for_host(prediction.host_bytes):
             return
         self._best.append(Ranked(layout, prediction))

@@ -9,7 +9,7 @@ from holdfast.base.errors import UsageError
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
-from holdfast.planner.cost.layout import RECOMPUTE, Layout, LayoutError
+from holdfast.planner.cost.layout import MEMORY, RECOMPUTE, Layout, LayoutError
 
 MOST_SIZE = 8
 """Samples of a micro-batch at most, unless the space says otherwise."""
@@ -36,8 +36,16 @@ class Space:
     zero: tuple[int, ...] = (1, 0, 2, 3)
     recompute: tuple[str, ...] = ("none", "selective", "full")
     micro_batch_sizes: tuple[int, ...] = ()
-    host: tuple[bool, ...] = (False,)
-    """Whether optimizer states lie in host memory."""
+    memory: tuple[str, ...] = ("device",)
+    """What may be in host memory between its uses: of MEMORY."""
+    activation_blocks: tuple[int, ...] = (8, 4, 2)
+    """Micro-batches of a stage that stay on the device where others' activations are in host memory."""
+    device_bytes: int = 0
+    """Of a device that model data in chunks may take, with all else; 0: what the search takes as its limit."""
+    sub_batches: tuple[int, ...] = (1, 2)
+    """Parts of a micro-batch, where tp ranks sum one while they compute another."""
+    reduce_pieces: tuple[int, ...] = (0, 1)
+    """With optimizer states on the host: buckets of gradients that are summed beside the update of others."""
     sequence: bool = True
     """Whether tp ranks share the sequence too, where they divide it."""
     shard_vocabulary: bool = True
@@ -46,11 +54,12 @@ class Space:
     """So many nodes may be left without ranks."""
 
     def __post_init__(self) -> None:
-        for name, known in (("schedules", tuple(SCHEDULES)), ("recompute", RECOMPUTE), ("zero", range(4))):
+        for name, known in (("schedules", tuple(SCHEDULES)), ("recompute", RECOMPUTE), ("zero", range(4)),
+                            ("memory", MEMORY)):  # fmt: skip
             for value in getattr(self, name):
                 if value not in known:
                     raise UsageError(f"{name} {str(value)[:40]!r} is not known: of {', '.join(map(str, known))}")
-        for name in ("pp", "dp", "tp", "chunks", "micro_batch_sizes"):
+        for name in ("pp", "dp", "tp", "chunks", "micro_batch_sizes", "sub_batches"):
             for value in getattr(self, name):
                 if value < 1:
                     raise UsageError(f"{name} {value}: 1 or more is needed")
@@ -58,19 +67,31 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Layouts that differ in schedule, chunks, ZeRO and where optimizer states lie."""
+    """Layouts that differ in schedule, chunks, ZeRO and in what of states and activations is in host memory."""
 
     base: Layout
 
+    def policies(self, space: Space) -> tuple[str, ...]:
+        """Of `space.memory`: those of the members."""
+        return tuple(one for one in space.memory if (one == "chunks") == bool(self.base.device_bytes))
+
     def members(self, model: Transformer, space: Space) -> Iterator[Layout]:
         """Those that the model can have, the likeliest first."""
-        for schedule in space.schedules:
+        for schedule in space.schedules if not self.base.device_bytes else ("1f1b",):
             for chunks in _chunks(self.base.pp, schedule, model.layers, space):
                 for zero in space.zero:
-                    for host in space.host:
-                        found = replace(self.base, schedule=schedule, chunks=chunks, zero=zero, is_on_host=host)
-                        if _is_possible(found, model) and not _is_another(found):
-                            yield found
+                    plain = replace(self.base, schedule=schedule, chunks=chunks, zero=zero)
+                    for policy in self.policies(space):
+                        for found in _with_memory(plain, policy, space):
+                            if _is_possible(found, model) and not _is_another(found):
+                                yield found
+
+
+def _with_memory(layout: Layout, policy: str, space: Space) -> Iterator[Layout]:
+    """The layout with this in host memory."""
+    for blocks in space.activation_blocks if "activations" in policy else (0,):
+        for pieces in space.reduce_pieces if "states" in policy else (0,):
+            yield replace(layout, is_on_host="states" in policy, activation_blocks=blocks, reduce_pieces=pieces)
 
 
 def families(model: Transformer, cluster: Cluster, samples: int, space: Space) -> Iterator[Family]:
@@ -93,22 +114,24 @@ def families(model: Transformer, cluster: Cluster, samples: int, space: Space) -
 
 def _batches(model: Transformer, base: Layout, samples: int, space: Space) -> Iterator[Family]:
     sizes = space.micro_batch_sizes or [1 << n for n in range(MOST_SIZE.bit_length())]
+    split = space.shard_vocabulary and base.tp > 1 and model.vocab % base.tp == 0
     for size in sizes:
         if samples % size or samples // size % base.dp:
             continue
-        sequence = space.sequence and base.tp > 1 and model.length % base.tp == 0
-        split = space.shard_vocabulary and base.tp > 1 and model.vocab % base.tp == 0
-        for recompute in space.recompute:
-            yield Family(
-                replace(
-                    base,
-                    micro_batches=samples // size,
-                    micro_batch_size=size,
-                    recompute=recompute,
-                    sequence=sequence,
-                    shard_vocabulary=split,
-                )
-            )
+        for parts in space.sub_batches:
+            if parts > 1 and (base.tp == 1 or size % parts):
+                continue
+            sequence = space.sequence and base.tp > 1 and model.length % base.tp == 0 and parts == 1
+            batch = replace(base, micro_batches=samples // size, micro_batch_size=size, sub_batches=parts,
+                            sequence=sequence, shard_vocabulary=split)  # fmt: skip
+            for recompute in space.recompute:
+                if parts == 1 or recompute != "full":
+                    yield Family(replace(batch, recompute=recompute))
+    if "chunks" in space.memory and space.device_bytes and base.pp == base.tp == 1 and samples % base.dp == 0:
+        size = samples // base.dp  # all of a replica's samples at once
+        if not space.micro_batch_sizes or size in space.micro_batch_sizes:
+            chunks = replace(base, micro_batches=base.dp, micro_batch_size=size, device_bytes=space.device_bytes)
+            yield from (Family(replace(chunks, recompute=recompute)) for recompute in space.recompute)
 
 
 def _worlds(cluster: Cluster, idle: int) -> list[int]:
@@ -136,8 +159,8 @@ def _is_possible(layout: Layout, model: Transformer) -> bool:
 
 
 def _is_another(layout: Layout) -> bool:
-    """Whether another member is the same: ZeRO without replicas, a pipeline of one rank, with all but one schedule."""
-    if layout.replicas == 1 and layout.zero != 0:
+    """Whether another member is the same: what is for replicas without any, a pipeline of one rank but with 1f1b."""
+    if layout.replicas == 1 and (layout.zero or layout.reduce_pieces):
         return True
     return layout.pp == 1 and layout.schedule != "1f1b"
 

@@ -86,6 +86,13 @@ class Cut:
     """Of a step by Alpa's formula."""
     simulated_seconds: float
     """Of a step, action by action, with messages between stages."""
+    even_seconds: float
+    """The same with layers spread evenly over these stages; infinite where that does not fit."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Layers of each stage."""
+        return self.layout.stage_layers
 
     @property
     def settings(self) -> list[str]:
@@ -169,21 +176,12 @@ class _Search:
 
     def pipeline(self, dp: int, way: Way) -> Pipeline | None:
         """The fastest stages on the devices of one replica."""
-        layers, count, ends = self.config.model.layers, self.config.train.micro_batches // dp, self.ends
+        count, ends = self.config.train.micro_batches // dp, self.ends
         sizes = [(1, tp) for tp in self.tps]
 
         def options(begin: int, end: int, mesh: Submesh) -> Sequence[Option]:
-            first, stop = ends[begin], ends[end]
-            parts = [self.block(1, way, dp, mesh[1])] * (stop - first)
-            parts += [self.block(0, way, dp, mesh[1])] if first == 0 else []
-            parts += [self.block(2, way, dp, mesh[1])] if stop == layers else []
-            if any(part is None for part in parts):
-                return ()
-            seconds = sum(part.cost for part in parts if part is not None)
-            fixed = sum(part.fixed_bytes for part in parts if part is not None)
-            kept = [part.kept_bytes for part in parts if part is not None]
-            behind = successors(self.machines.memory_bytes, max(kept), fixed, sum(kept))
-            return (Option(seconds, behind),) if behind >= 0 else ()
+            found = self.stage(ends[begin], ends[end], way, dp, mesh[1])
+            return (found,) if found is not None else ()
 
         try:
             found = plan_pipeline(len(ends) - 1, self.machines.world // dp, sizes, count, options)
@@ -192,6 +190,30 @@ class _Search:
             return None
         stages = tuple(replace(one, first=ends[one.first], stop=ends[one.stop]) for one in found.stages)
         return replace(found, stages=stages)
+
+    def stage(self, first: int, stop: int, way: Way, dp: int, tp: int) -> Option | None:
+        """Layers `first` to `stop` over dp x tp devices; None where they cannot lie so, or do not fit."""
+        parts = [self.block(1, way, dp, tp)] * (stop - first)
+        parts += [self.block(0, way, dp, tp)] if first == 0 else []
+        parts += [self.block(2, way, dp, tp)] if stop == self.config.model.layers else []
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        fixed, kept = sum(part.fixed_bytes for part in known), [part.kept_bytes for part in known]
+        behind = successors(self.machines.memory_bytes, max(kept), fixed, sum(kept))
+        return Option(sum(part.cost for part in known), behind) if behind >= 0 else None
+
+    def even(self, layout: TrainerLayout, way: Way, message: float) -> float:
+        """Seconds of a step of the same ranks where layers are spread evenly; infinite where they do not fit."""
+        spread, layers = replace(layout, stage_layers=()), self.config.model.layers
+        times = []
+        for stage, tp in enumerate(layout.tps):
+            own = spread.layers_of(stage, layers)
+            found = self.stage(own.start, own.stop, way, layout.dp, tp)
+            if found is None or found.successors < layout.pp - 1 - stage:
+                return math.inf
+            times.append(found.seconds)
+        return simulated(times, layout.local_micro_batches, message)
 
     def block(self, block: int, way: Way, dp: int, tp: int) -> Sharding | None:
         """A block over dp x tp devices, None where it cannot lie so."""
@@ -255,7 +277,7 @@ class _Search:
         boundary = next(crossing(self.graph, 1)).num_bytes / 2 * config.train.micro_batch_size
         message = self.machines.between_alpha + self.machines.between_beta * boundary if len(times) > 1 else 0.0
         step = simulated(times, layout.local_micro_batches, message)
-        return Cut(config, layout, times, found.seconds, step)
+        return Cut(config, layout, times, found.seconds, step, self.even(layout, way, message))
 
 
 @lru_cache(maxsize=4)  # to trace a model takes seconds

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.planner.cost.host import activation_bytes
 from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.layout import Layout
 from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import plan
+from holdfast.trainer.settings.layout import plan, vocab_of
+from holdfast.trainer.settings.shape import shape_of
 
 
 def settings_of(config: Config, layout: Layout) -> Config:
@@ -27,6 +29,8 @@ def settings_of(config: Config, layout: Layout) -> Config:
         zero=layout.zero,
         zero_unit="layer",
         zero_live=1,
+        sub_batches=layout.sub_batches,
+        overlap_chunks=1 if layout.sub_batches > 1 else config.parallel.overlap_chunks,
     )
     train = replace(
         config.train,
@@ -34,8 +38,16 @@ def settings_of(config: Config, layout: Layout) -> Config:
         micro_batch_size=layout.micro_batch_size,
         recompute=layout.recompute,
     )
-    optim = replace(config.optim, state="host", bucket=layout.bucket) if layout.is_on_host else config.optim
-    return replace(config, parallel=parallel, train=train, optim=optim)
+    optim, memory = config.optim, config.memory
+    if layout.is_on_host:
+        optim = replace(optim, state="host", bucket=layout.bucket, reduce_pieces=layout.reduce_pieces)
+    if layout.activation_blocks:
+        shape = shape_of(config.model, vocab_of(config.data.tokenizer), config.data.seq_len)
+        kept = activation_bytes(shape, layout, precision_of(config))
+        train = replace(train, activations="host", activation_bytes=kept)
+    if layout.device_bytes:
+        memory = replace(memory, policy="chunks", device_bytes=layout.device_bytes)
+    return replace(config, parallel=parallel, train=train, optim=optim, memory=memory)
 
 
 def takes(config: Config, layout: Layout, vocab: int) -> bool:

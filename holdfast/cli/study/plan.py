@@ -16,8 +16,10 @@ from holdfast.cli.common import bounds, output
 from holdfast.cli.common.extras import needs, require
 from holdfast.cli.common.options import Json
 from holdfast.cli.common.progress import progress
+from holdfast.cli.study import plan_stages
 
 if TYPE_CHECKING:  # numpy and torch take time to import
+    from holdfast.planner.cost.layout import Layout
     from holdfast.planner.network.questions import Reply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
@@ -48,7 +50,7 @@ def plan(
         int, typer.Option(metavar="N", help="So many nodes may be left without ranks, where others divide better.")
     ] = 0,
     schedules: Annotated[str, typer.Option(metavar="LIST", help="Only these schedules, as 1f1b,interleaved.")] = "",
-    host: Annotated[bool, typer.Option("--host", help="Optimizer states may lie in host memory.")] = False,
+    host: Annotated[bool, typer.Option("--host", help="States, activations or chunks may lie in host memory.")] = False,
     out: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the best as settings for `train`.")
     ] = None,
@@ -56,13 +58,16 @@ def plan(
         list[str] | None,
         typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
     ] = None,
+    stages: Annotated[
+        str, typer.Option(metavar="even|alpa", help="Layers of stages: evenly, or as Alpa's planners find them.")
+    ] = "even",
     as_json: Json = False,
 ) -> int:
     """Find the layouts with which a step of a job takes the least time, or memory, on a cluster.
 
     Takes the settings of `holdfast train` (--config FILE, --model NAME, --set) for the model and for the samples of a
     step, train.micro_batches x train.micro_batch_size. Axes, schedules, ZeRO stages, micro-batches and recomputes are
-    compared by their predictions; nothing runs.
+    compared by their predictions; nothing runs. With --stages alpa, layers and tp of each stage are cut (1F1B).
     """
     require("trainer,planner", "torch", "numpy")
     if goal not in _GOALS:
@@ -71,6 +76,9 @@ def plan(
         raise UsageError(f"--seconds is {seconds:g}: must be above 0, {_MOST_SECONDS:g} at most")
     if not 0 <= idle_nodes <= _MOST_NODES:
         raise UsageError(f"--idle-nodes is {idle_nodes}: must be from 0 to {_MOST_NODES}")
+    others = {"--profile": profile is not None, "--idle-nodes": idle_nodes > 0, "--schedules": schedules != "",
+              "--host": host, "--goal memory": goal == "memory", "--what-if": bool(what_if)}  # fmt: skip
+    plan_stages.check(stages, others)
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"--output is {out}: the folder {out.parent} does not exist")
     if out is not None and out.is_dir():
@@ -81,7 +89,10 @@ def plan(
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
-    _refuse_what_is_not_planned(config)
+    _refuse_what_is_not_planned(config, stages)
+    if stages == "alpa":
+        _write(out, plan_stages.plan_stages(config, cluster, limit, seconds, as_json), as_json)
+        return 0
     search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
@@ -90,43 +101,51 @@ def plan(
         found = search.run(lambda: time.monotonic() - began > seconds)
     replies = _asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0])
-    if out is not None:
-        try:
-            out.write_text(text)
-        except OSError as error:
-            raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
     if as_json:
         document = _document(found, time.monotonic() - began)
         output.print_json({**document, "what_if": [one.document() for one in replies]})
-        return 0
-    _print(found, time.monotonic() - began)
-    if replies:
-        _print_replies(replies)
-    if out is not None:
-        output.say(f"settings written to {out}, for holdfast train --config {out}")
+    else:
+        _print(found, time.monotonic() - began)
+        if replies:
+            _print_replies(replies)
+    _write(out, text, as_json)
     return 0
 
 
-def _refuse_what_is_not_planned(config: Config) -> None:
+def _write(out: Path | None, text: str, is_quiet: bool) -> None:
+    """The settings that were found, where they are wanted."""
+    if out is None:
+        return
+    try:
+        out.write_text(text)
+    except OSError as error:
+        raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
+    if not is_quiet:
+        output.say(f"settings written to {out}, for holdfast train --config {out}")
+
+
+def _refuse_what_is_not_planned(config: Config, stages: str) -> None:
     """Settings that predictions know nothing of."""
-    if config.module.build:
-        raise UsageError(f"module.build = {config.module.build}: layouts are planned for the trainer's own model")
+    if config.module.build and stages == "even":
+        raise UsageError(
+            f"module.build = {config.module.build}: layouts are of the trainer's own model; --stages alpa cuts yours"
+        )
     if config.parallel.stage_layers:
         raise UsageError("parallel.stage_layers is set, and layers are spread evenly over stages here: leave it out")
     for name, value, usual in (
         ("memory.policy", config.memory.policy, "whole"),
         ("train.activations", config.train.activations, "device"),
+        ("optim.state", config.optim.state, "device"),
     ):
         if value != usual:
-            raise UsageError(
-                f"{name} = {value} is in no prediction: leave it at {usual}, and try it on the layout found"
-            )
+            raise UsageError(f"{name} = {value} is chosen here: leave it at {usual}, and allow it with --host")
 
 
 def _search(
     config: Config, cluster: Path, goal: str, limit: str, profile: Path | None, idle: int, schedules: str, host: bool
 ) -> Search:
     from holdfast.planner.cluster.file import parse
+    from holdfast.planner.cost.layout import MEMORY
     from holdfast.planner.cost.measured import read
     from holdfast.planner.cost.predict import CostModel
     from holdfast.planner.search.search import Search
@@ -140,7 +159,7 @@ def _search(
     measured = None if profile is None else read(read_text(profile), str(profile))
     costs = CostModel(known, precision_of(config), measured)
     names = tuple(word.strip() for word in schedules.split(",")) if schedules else Space().schedules
-    space = Space(schedules=names, host=(False, True) if host else (False,), idle_nodes=idle)
+    space = Space(schedules=names, memory=MEMORY if host else MEMORY[:1], idle_nodes=idle)
     if measured is not None:  # as it was measured
         sequence = any("sequence" in key for key in measured.parts)
         space = replace(
@@ -216,6 +235,13 @@ def _settings(config: Config, best: Ranked) -> str:
     return written(settings_of(config, best.layout))
 
 
+def _on_host(layout: Layout) -> str:
+    """What is there, and how: with activations, how many micro-batches stay."""
+    text = "" if layout.policy == "device" else layout.policy
+    text += f" but {layout.activation_blocks}" if layout.activation_blocks else ""
+    return f"{text} in pieces" if layout.reduce_pieces else text
+
+
 def _document(found: Found, seconds: float) -> dict[str, Any]:
     return {
         "layouts": [
@@ -248,6 +274,7 @@ def _print(found: Found, seconds: float) -> None:
         ">CHUNKS",
         ">ZERO",
         "RECOMPUTE",
+        "ON HOST",
         ">BATCH",
         ">STEP S",
         ">MFU %",
@@ -262,9 +289,11 @@ def _print(found: Found, seconds: float) -> None:
             str(layout.tp),
             layout.schedule,
             str(layout.stages_per_rank),
-            str(layout.zero) + (" host" if layout.is_on_host else ""),
+            str(layout.zero),
             layout.recompute,
-            f"{layout.local_micro_batches}x{layout.micro_batch_size}",
+            _on_host(layout),
+            f"{layout.local_micro_batches}x{layout.micro_batch_size}"
+            + (f"/{layout.sub_batches}" * (layout.sub_batches > 1)),
             f"{prediction.step_s:.3g}",
             f"{100 * prediction.mfu:.1f}",
             output.size(int(prediction.fullest.total)),

@@ -1,5 +1,7 @@
 """The search against all layouts, one by one."""
 
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import Precision
+from holdfast.planner.cost.layout import MEMORY, Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Goal, Ranked, why
 from holdfast.planner.search.reasons import NothingFits
@@ -60,6 +63,135 @@ def test_it_finds_what_looking_at_all_finds(
     assert [one.key(goal) for one in found.best] == [one.key(goal) for one in best]
 
 
+HOST = "[host]\nmemory_bytes = {}\nbytes_per_s = {}\n"
+IN_HOST = Space(
+    schedules=("1f1b", "interleaved"), memory=MEMORY, micro_batch_sizes=(1, 2, 4, 8), activation_blocks=(3, 2),
+    recompute=("none", "full"),
+)  # fmt: skip
+
+
+def with_host(nodes: int, gpus: int, host_bytes: float, bytes_per_s: float, gbit: float = 200.0) -> CostModel:
+    text = f'gpu = "A100"\nnodes = {nodes}\ngpus_per_node = {gpus}\n[links.switch]\ngbit_per_s = {gbit}\n'
+    return CostModel(parse(text + HOST.format(host_bytes, bytes_per_s)), Precision.of("bfloat16"))
+
+
+def everything_of(costs: CostModel, samples: int, space: Space) -> list[Ranked]:
+    """All members of the space that the model can have, whatever they take."""
+    found = []
+    for family in families(SMALL, costs.cluster, samples, space):
+        for layout in family.members(SMALL, space):
+            with suppress(LayoutError):  # chunks that a device has no room for
+                found.append(Ranked(layout, costs.predict(SMALL, layout)))
+    return found
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    st.sampled_from([(1, 2), (1, 4), (2, 2), (3, 1)]),
+    st.sampled_from([4, 6, 8]),
+    st.sampled_from(["time", "memory"]),
+    st.sampled_from([1.0, 0.4, 0.15]),
+    st.sampled_from([1e12, 60e6]),
+    st.sampled_from([1e12, 1e9]),
+)
+def test_it_finds_what_looking_at_all_finds_with_host_memory(
+    sizes: tuple[int, int], samples: int, goal: Goal, room: float, host_bytes: float, bytes_per_s: float
+) -> None:
+    costs = with_host(*sizes, host_bytes, bytes_per_s, gbit=1.0)
+    on_device = everything_of(costs, samples, replace(IN_HOST, memory=("device",)))
+    limit = room * max(one.prediction.fullest.total for one in on_device)
+    space = replace(IN_HOST, device_bytes=int(limit))
+    best = sorted(
+        (one for one in everything_of(costs, samples, space)
+         if one.prediction.fullest.total <= limit and one.prediction.host_bytes <= host_bytes
+         and not (one.layout.activation_blocks and one.prediction.moved_bytes == 0)),
+        key=lambda one: one.key(goal),
+    )[:10]  # fmt: skip
+    search = Search(SMALL, with_host(*sizes, host_bytes, bytes_per_s, gbit=1.0), samples, goal, space, limit)
+    if not best:
+        with pytest.raises(NothingFits):
+            search.run()
+        return
+    found = search.run()
+    assert found.is_complete
+    assert [one.key(goal) for one in found.best] == [one.key(goal) for one in best]
+
+
+def test_floors_are_floors_of_what_is_in_host_memory() -> None:
+    """Of each member, and of its family under all policies."""
+    seen = set()
+    for bytes_per_s in (1e13, 1e9):
+        costs, space = with_host(2, 4, 1e12, bytes_per_s), replace(IN_HOST, device_bytes=1 << 28)
+        for family in families(SMALL, costs.cluster, 8, space):
+            shared = replace(family.base, zero=max(space.zero))
+            of_family = costs.least_bytes(SMALL, shared, family.policies(space))
+            for layout in family.members(SMALL, space):
+                prediction = costs.predict(SMALL, layout)
+                seen.add((layout.policy, layout.sub_batches, layout.reduce_pieces))
+                held, step = prediction.fullest.total * (1 + 1e-9), prediction.step_s * (1 + 1e-9)
+                assert costs.floor(SMALL, family.base) <= step
+                assert costs.floor(SMALL, layout, with_schedule=True) <= step
+                assert of_family <= costs.least_bytes(SMALL, layout) * (1 + 1e-9)
+                assert costs.least_bytes(SMALL, layout) <= held
+    assert {policy for policy, _, _ in seen} == set(MEMORY)
+    assert {parts for _, parts, _ in seen} == {1, 2}
+    assert {pieces for _, _, pieces in seen} == {0, 1}
+
+
+@pytest.mark.parametrize("gb_per_s", [0.1, 1.0, 10.0, 100.0, 1e4])
+def test_floors_know_that_parts_hide_sums(gb_per_s: float) -> None:
+    """From links on which sums take longer than computation to those on which all but the last are hidden."""
+    text = f'gpu = "A100"\nnodes = 1\ngpus_per_node = 4\n[links.node]\nalpha_us = 0\ngb_per_s = {gb_per_s}\n'
+    costs, hidden = CostModel(parse(text), Precision.of("bfloat16")), 0
+    for recompute in ("none", "selective"):
+        for pp, tp in ((1, 2), (1, 4), (2, 2)):
+            layout = Layout(pp, 1, tp, micro_batches=4, micro_batch_size=8, sub_batches=2, recompute=recompute)
+            step = costs.predict(SMALL, layout).step_s
+            hidden += step < costs.predict(SMALL, replace(layout, sub_batches=1)).step_s
+            assert costs.floor(SMALL, layout) <= step * (1 + 1e-9)
+            assert costs.floor(SMALL, layout, with_schedule=True) <= step * (1 + 1e-9)
+    assert hidden
+
+
+def test_activations_that_never_leave_are_no_layout_of_their_own() -> None:
+    costs = with_host(1, 4, 1e12, 25e9)
+    space = Space(memory=("activations",), activation_blocks=(64,), micro_batch_sizes=(1,), schedules=("1f1b",))
+    with pytest.raises(NothingFits):
+        Search(SMALL, costs, 8, space=space).run()
+    found = Search(SMALL, costs, 8, space=replace(space, memory=("device", "activations"))).run()
+    assert {one.layout.policy for one in found.best} == {"device"}
+
+
+def test_host_memory_is_taken_where_the_device_has_no_room() -> None:
+    model = Transformer(8, 2048, 16, 1024, 1024)
+    costs = with_host(1, 4, 1e12, 25e9)
+    least = min(
+        costs.predict(model, layout).fullest.total
+        for family in families(model, costs.cluster, 32, Space(micro_batch_sizes=(1,)))
+        for layout in family.members(model, Space(schedules=("1f1b",)))
+    )
+    with pytest.raises(NothingFits):
+        Search(model, costs, 32, space=Space(schedules=("1f1b",)), limit_bytes=0.6 * least).run()
+    found = Search(model, costs, 32, space=Space(memory=MEMORY, schedules=("1f1b",)), limit_bytes=0.6 * least).run()
+    assert all(one.layout.uses_host for one in found.best)
+    assert all(one.prediction.fullest.total <= 0.6 * least for one in found.best)
+
+
+def test_the_first_answer_of_12_288_gpus_takes_less_than_2_s() -> None:
+    """Of one core: CPU seconds, whatever else runs."""
+    text = (
+        'gpu = "A100-80GB"\nnodes = 1536\ngpus_per_node = 8\nnodes_per_switch = 32\n[links.switch]\n'
+        "alpha_us = 8\ngbit_per_s = 200\n[links.pod]\nalpha_us = 4\ngbit_per_s = 200\n"
+    )
+    began = time.process_time()
+    costs = CostModel(parse(text + HOST.format(250e9, 25e9)), Precision.of("bfloat16"))
+    search = Search(LARGE, costs, 6144, space=Space(memory=MEMORY))
+    found = search.run(lambda: True)
+    assert time.process_time() - began < 2.0
+    assert found.best[0].layout.world == 12288
+    assert found.best[0].prediction.fits
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_least_bytes_are_the_least(dtype: str) -> None:
     """A wide layer whose states are large beside its activations."""
@@ -71,7 +203,7 @@ def test_least_bytes_are_the_least(dtype: str) -> None:
 
 def test_states_that_the_host_has_no_room_for() -> None:
     host = "[host]\nmemory_bytes = {}\nbytes_per_s = 20e9\n"
-    space = Space(host=(True,), zero=(0,))
+    space = Space(memory=("states",), zero=(0,))
     text = 'gpu = "A100"\nnodes = 2\ngpus_per_node = 4\n[links.switch]\ngbit_per_s = 200\n'
     assert Search(SMALL, CostModel(parse(text + host.format(1e12))), 16, space=space).run().best
     with pytest.raises(NothingFits, match="no schedule takes"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.planner.partition.scored import simulated
 from holdfast.trainer.graphs.cuts import Machines, _across_nodes, _Search, find
 from holdfast.trainer.graphs.executable import MATRICES, POSITIONS, REPLICAS, SHARES, VOCABULARY, Way
 from holdfast.trainer.settings.config import Config
@@ -129,3 +130,54 @@ def test_machines_that_are_none(machines: dict[str, Any], says: str) -> None:
 def test_no_layout_at_all() -> None:
     with pytest.raises(ConfigError, match="no layout of the model on 13 devices is possible"):
         find(config_of(model__heads=1, model__layers=6), Machines(13, 1, 1e9, 1e9))
+
+
+def test_even_layers_on_the_same_ranks_stand_beside_what_was_found() -> None:
+    """1F1B of stages with as many layers each; sum t + (B - 1) max t is a bound."""
+    machines = Machines(1, 3, flops=1e9, memory_bytes=1e9)
+    found = find(config_of(), machines).cuts
+    assert any(one.layout.stage_layers != (3, 3) for one in found if one.layout.pp == 2)
+    for one in found:
+        search, parallel = _Search(one.config, machines, 60), one.config.parallel
+        way, times = Way(parallel.zero, parallel.sequence, parallel.shard_vocabulary), []
+        each = one.config.model.layers // one.layout.pp
+        for stage, tp in enumerate(one.layout.tps):
+            layer, first, last = (search.block(block, way, one.layout.dp, tp) for block in (1, 0, 2))
+            assert layer is not None
+            assert first is not None
+            assert last is not None
+            ends = first.cost * (stage == 0) + last.cost * (stage == one.layout.pp - 1)
+            times.append(each * layer.cost + ends)
+        count = one.layout.local_micro_batches
+        assert count * max(times) < one.even_seconds < 1.01 * (sum(times) + (count - 1) * max(times))
+        assert one.even_seconds == pytest.approx(simulated(times, count), rel=0.01)
+        assert one.even_seconds >= one.simulated_seconds * (1 - 1e-3)
+
+
+def test_even_layers_that_do_not_fit_take_forever() -> None:
+    """The devices with tp 2 hold twice as much as the one with tp 1."""
+    machines = Machines(1, 3, flops=1e9, memory_bytes=1e9)
+    search = _Search(config_of(), machines, 60)
+    cut = next(one for one in find(config_of(), machines).cuts if one.layout.pp == 2)
+    way = Way(cut.config.parallel.zero, cut.config.parallel.sequence, cut.config.parallel.shard_vocabulary)
+    assert math.isfinite(search.even(cut.layout, way, 0.0))
+    held = [search.block(1, way, 1, tp) for tp in cut.layout.tps]
+    assert all(held)
+    least = max(3 * (one.fixed_bytes + one.kept_bytes) for one in held if one)
+    small = _Search(config_of(), Machines(1, 3, flops=1e9, memory_bytes=least), 60)
+    assert small.even(cut.layout, way, 0.0) == math.inf
+
+
+def test_even_layers_need_room_for_what_is_under_way() -> None:
+    """Stage 0 of two holds two micro-batches: with room for one and a half, even layers do not fit."""
+    machines = Machines(1, 3, flops=1e9, memory_bytes=1e9)
+    cut = next(one for one in find(config_of(), machines).cuts if one.layout.tps == (1, 2))
+    way = Way(cut.config.parallel.zero, cut.config.parallel.sequence, cut.config.parallel.shard_vocabulary)
+    layer, table = (_Search(config_of(), machines, 60).block(block, way, 1, 1) for block in (1, 0))
+    assert layer is not None
+    assert table is not None
+    parts = [layer] * 3 + [table]
+    fixed, kept = sum(one.fixed_bytes for one in parts), [one.kept_bytes for one in parts]
+    for held, fits in ((1.5, False), (2.5, True)):
+        room = Machines(1, 3, flops=1e9, memory_bytes=fixed + max(kept) + held * sum(kept))
+        assert math.isfinite(_Search(config_of(), room, 60).even(cut.layout, way, 0.0)) is fits

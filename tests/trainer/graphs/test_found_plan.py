@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from forked import REPOSITORY, Zygote
 
+from holdfast.cli.main import main
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.graphs.cuts import Cut, Machines, find
 from tests.trainer.run.test_equality import compare
@@ -63,3 +64,19 @@ def test_a_step_takes_what_was_predicted() -> None:
             break
     assert [one["tp of stages"] for one in rows] == ["1+2", "1+1+1", "2+2"]
     assert max(map(abs, apart)) < 0.05, rows
+
+
+@pytest.mark.slow
+def test_settings_that_the_command_writes_are_trained(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    """`holdfast plan --stages alpa -o FILE`, then as many ranks with `--config FILE`."""
+    (tmp_path / "three.toml").write_text(
+        "nodes = 1\ngpus_per_node = 3\n[gpu]\nflops = 1e9\nmemory_bytes = 1e9\nmemory_bytes_per_s = 1e11\n"
+        "[links.node]\nalpha_us = 5\ngb_per_s = 300\n"
+    )
+    best = tmp_path / "best.toml"
+    words = ["--stages", "alpa", "--cluster", str(tmp_path / "three.toml"), "-o", str(best)]
+    assert main(["plan", *words, *tiny, *EIGHT]) == 0
+    config = parse(["--config", str(best)])
+    assert sorted(config.parallel.stage_tp) == [1, 2]
+    assert sum(config.parallel.stage_layers) == 8
+    compare(zygote, ["--config", str(best)], tmp_path, 3, steps=2, within=1e-12)

@@ -14,6 +14,7 @@ from reference import AdamW
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
+from holdfast.cli.main import main
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import open_corpus
@@ -159,3 +160,18 @@ def test_a_checkpoint_goes_on_in_other_stages(zygote: Zygote, small: list[str], 
     then = zygote.run("train", 3, tmp_path / "b", args={"argv": [*argv, "--pp", "3", "--store", store, "--steps", "6"]})
     assert [then["results"][0]["first"], *then["exits"]] == [3, 0, 0, 0]
     assert [*losses(first), *losses(then)] == pytest.approx(losses(whole), rel=0, abs=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.aside
+def test_a_cut_that_the_planner_writes_is_trained(zygote: Zygote, small: list[str], tmp_path: Path) -> None:
+    """Over a link on which sums of gradients take longer than a bubble: `holdfast plan` makes two stages."""
+    (tmp_path / "two.toml").write_text(
+        "nodes = 1\ngpus_per_node = 2\n[gpu]\nflops = 1e9\nmemory_bytes = 1e9\nmemory_bytes_per_s = 1e11\n"
+        "[links.node]\nalpha_us = 5\ngb_per_s = 0.001\n"
+    )
+    best = tmp_path / "best.toml"
+    words = ["--stages", "alpa", "--cluster", str(tmp_path / "two.toml"), "-o", str(best)]
+    assert main(["plan", *words, *small, "--model", f"{MODELS}:net"]) == 0
+    assert parse(["--config", str(best)]).parallel.pp == 2
+    compare(zygote, ["--config", str(best)], tmp_path, 2, 1e-12)

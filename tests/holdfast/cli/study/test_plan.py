@@ -105,7 +105,10 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         (["--what-if", "flap:8s:99"], "NCCL_IB_TIMEOUT is 1 to 31"),
         (["--what-if", "order:tp"], "order of ranks 'tp'"),
         (["--set", "parallel.stage_layers=[3,3]", "--set", "parallel.pp=2"], "parallel.stage_layers is set"),
-        (["--set", "train.activations=host", "--set", "train.activation_bytes=9"], "train.activations = host is in no"),
+        (
+            ["--set", "train.activations=host", "--set", "train.activation_bytes=9"],
+            "train.activations = host is chosen here",
+        ),
         (["--sample", "x"], "takes settings only"),
     ],
 )
@@ -134,3 +137,20 @@ def test_settings_are_written_as_they_are_read(tmp_path: Path) -> None:
     (tmp_path / "all.toml").write_text(written(config))
     assert load(tmp_path / "all.toml") == config
     assert written(load(None, [])) == "\n"
+
+
+def test_what_does_not_fit_may_be_in_host_memory(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    """Under a limit that no layout keeps with all on the device; the settings are the trainer's."""
+    cluster, best = Path(words[words.index("--cluster") + 1]), tmp_path / "best.toml"
+    words = [*words, "--set", "model.d_model=2048", "--schedules", "1f1b", "--limit", "450MB"]
+    assert main(words) == 2
+    assert "no layout fits in 0.45 GB" in capsys.readouterr().err
+    assert main([*words, "--host"]) == 2
+    assert "give the cluster [host]" in capsys.readouterr().err
+    cluster.write_text(CLUSTER + "[host]\nmemory_bytes = 1e11\nbytes_per_s = 2.5e10\n")
+    assert main([*words, "--host", "-o", str(best)]) == 0
+    out = capsys.readouterr().out
+    assert "states" in out or "chunks" in out
+    config = load(best)
+    assert config.optim.state == "host" or config.memory.policy == "chunks"
+    plan(config, 8, vocab_of(config.data.tokenizer))

@@ -306,7 +306,7 @@ def main() -> None:
     made.add_argument("--only", nargs="+", default=[], help="of all groups, systems of these names alone")
     made.add_argument("--rounds", type=int, default=6, help="turns of each system")
     made.add_argument("--steps", type=int, default=5, help="in a turn")
-    sizes = {"layers": 4, "width": 192, "heads": 6, "inner": 528, "length": 64}
+    sizes = {"layers": 4, "width": 256, "heads": 8, "inner": 704, "length": 32}
     for name, size in sizes.items():
         made.add_argument(f"--{name}", type=int, default=size)
     made.add_argument("--device-mb", type=float, default=24.0, help="of the device, for limited chunks")

@@ -111,7 +111,7 @@ def pipeline() -> Group:
         "gpipe, activations on the host": Case(offload, "gpipe"),
         "axonn": Case({"parallel.schedule": "axonn"}, "1f1b"),
         "1f1b, dp-kfac": Case(kfac, "1f1b"),
-        "1f1b, dp-kfac in bubbles": Case({**kfac, "optim.kfac_fill": True}, "1f1b, dp-kfac"),
+        "1f1b, dp-kfac in bubbles": Case({**kfac, "optim.kfac_fill": "true"}, "1f1b, dp-kfac"),
     }
     return Group("pp 2", 2, 2, cases, {"parallel.pp": 2, "parallel.dp": 1, "parallel.zero": 0})
 
@@ -309,8 +309,8 @@ def main() -> None:
     sizes = {"layers": 4, "width": 256, "heads": 8, "inner": 704, "length": 32}
     for name, size in sizes.items():
         made.add_argument(f"--{name}", type=int, default=size)
-    made.add_argument("--device-mb", type=float, default=24.0, help="of the device, for limited chunks")
-    made.add_argument("--activation-mb", type=float, default=24.0, help="on the device, where the others are elsewhere")
+    made.add_argument("--device-mb", type=float, default=36.0, help="of the device, for limited chunks")
+    made.add_argument("--activation-mb", type=float, default=8.0, help="on the device, where the others are elsewhere")
     options = made.parse_args()
     groups = [GROUPS[name]() for name in options.groups]
     if options.steps < 2 or options.rounds < 1:

@@ -66,6 +66,9 @@ class Group:
     cases: Mapping[str, Case]
     settings: Mapping[str, object] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        assert all(not case.peer or case.peer in self.cases for case in self.cases.values()), self.text
+
 
 DDP, FSDP = Case(None, wrapper="ddp"), Case(None, "ddp", wrapper="fsdp2")
 SAMPLES = 16
@@ -289,8 +292,8 @@ def enter() -> None:
     alone = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         return
-    again = [*alone, sys.executable, *sys.argv]
-    raise SystemExit(subprocess.run(again, env={**os.environ, INSIDE: "1"}, check=False).returncode)
+    os.environ[INSIDE] = "1"
+    os.execvp(alone[0], [*alone, sys.executable, *sys.argv])
 
 
 def write_text(folder: Path) -> None:

@@ -4,6 +4,7 @@ Each system has as many ranks, forked from one fork server, in a rendezvous of i
 first, in which processes wake up, does not count. Noise of the host thereby hits all systems alike.
 """
 
+import ctypes
 import functools
 import json
 import os
@@ -16,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from common import Json
-
 DEADLINE_S = 300.0
+Json = dict[str, Any]
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl.h
 
 
 class Gate:
@@ -96,11 +97,15 @@ def forget_peak() -> None:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """The child runs `work` and ends."""
+    """The child runs `work` and ends, at the latest with this process."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
         work()
     except BaseException:
         traceback.print_exc()

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "workers"))
 from common import Json, finish, parser, scratch
-from trainer_cpu import forked, store
+from turns import forked, store
 from uploading import daemon
 
 from holdfast.trainer.preload import preload

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from common import Json, finish, parser, scratch
-from trainer_cpu import forked, store
+from turns import forked, store
 
 from holdfast.trainer.preload import preload
 

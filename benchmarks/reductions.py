@@ -29,7 +29,7 @@ from statistics import median
 from typing import Any
 
 from common import Json, finish, parser, scratch
-from trainer_cpu import forked, store
+from turns import forked, store
 
 from holdfast.trainer.preload import preload
 

@@ -18,19 +18,14 @@ CPU time is of all ranks together: on a busy host it is the better figure.
 
 import argparse
 import functools
-import json
 import os
-import signal
-import socket
 import sys
-import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from common import Json, finish, parser, quantile, scratch
+from turns import Gate, order_of, started
 
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.trainer.preload import preload
@@ -53,49 +48,6 @@ PLAIN = {
 }
 TORCH_RUNTIME = "torch runtime"
 SYSTEMS = (*OURS, *PLAIN)
-DEADLINE_S = 300.0
-
-
-class Gate:
-    """The side of a rank: waits at the start of each turn, and says how long the steps of the last one took."""
-
-    def __init__(self, where: str, system: str, steps: int) -> None:
-        self.line = socket.socket(socket.AF_UNIX)
-        self.line.connect(where)
-        self.orders = self.line.makefile("r")
-        self.steps, self.times, self.used = steps, list[float](), 0.0
-        self.report({"system": system})
-
-    def report(self, what: Json) -> None:
-        self.line.sendall(json.dumps(what).encode() + b"\n")
-
-    def __call__(self, step: int) -> None:
-        if step % self.steps == 0:
-            if self.times:
-                self.report({"seconds": time.perf_counter() - self.times[1], "used": time.process_time() - self.used})
-            if not self.orders.readline():
-                os._exit(0)
-            self.times.clear()
-        if len(self.times) == 1:
-            self.used = time.process_time()
-        self.times.append(time.perf_counter())
-
-
-class System:
-    """The side of the benchmark: all ranks of one system."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[socket.socket, Any]] = []
-        self.used: list[float] = []
-        """Of each turn, seconds of the processors over all ranks."""
-
-    def turn(self) -> float:
-        """Seconds of the steps after the first, as the slowest rank saw it."""
-        for line, _ in self.lines:
-            line.sendall(b"go\n")
-        answered = [json.loads(answers.readline()) for _, answers in self.lines]
-        self.used.append(sum(float(answer["used"]) for answer in answered))
-        return max(float(answer["seconds"]) for answer in answered)
 
 
 def ours(options: argparse.Namespace, ranks: int, sharing: Json, folder: Path, gate: Gate) -> None:
@@ -132,60 +84,13 @@ def plain(options: argparse.Namespace, system: str, gate: Gate) -> None:
     plain_trainer.train(plain_trainer.parsed([*argv, "--system", system, "--steps", "1000000"]), gate)
 
 
-def forked(work: Callable[[], None]) -> int:
-    """The child runs `work` and ends."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        work()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
-
-
-def store() -> tuple[int, int]:
-    """A rendezvous store in a process of its own, and its port: the fork server must have no threads."""
-    reader, writer = os.pipe()
-
-    def serve() -> None:
-        import torch.distributed as dist
-
-        held = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        os.write(writer, str(held.port).encode())
-        os.close(writer)
-        while True:
-            time.sleep(60)
-
-    pid = forked(serve)
-    os.close(writer)
-    port = int(os.read(reader, 16))
-    os.close(reader)
-    return pid, port
-
-
 def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, tuple[list[float], list[float]]]:
     """Of each turn, by system: tokens per second, and milliseconds of processors that a step took over all ranks."""
-    listener = socket.socket(socket.AF_UNIX)
-    where = str(folder / f"gate{ranks}")
-    listener.bind(where)
-    listener.listen(64)
-    listener.settimeout(DEADLINE_S)
-    systems = {name: System() for name in options.systems}
-    pids: list[int] = []
 
-    def worker(name: str, rank: int, port: int) -> None:
-        os.environ |= {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "GLOO_SOCKET_IFNAME": "lo",
-        }  # fmt: skip
+    def worker(name: str, gate: Gate) -> None:
         os.environ.pop(ENV_PATH, None)
         if name in OURS and OURS[name][1]:
-            os.environ[ENV_PATH] = str(folder / f"probe-{ranks}-{rank}")
-        gate = Gate(where, name, options.steps)
+            os.environ[ENV_PATH] = str(folder / f"probe-{ranks}-{os.environ['RANK']}")
         if name == TORCH_RUNTIME:
             import torch_runtime
 
@@ -196,36 +101,15 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
         else:
             plain(options, name, gate)
 
-    try:
-        for name in systems:
-            pid, port = store()
-            pids.append(pid)
-            for rank in range(ranks):
-                pids.append(forked(functools.partial(worker, name, rank, port)))
-
-        for _ in range(ranks * len(systems)):
-            line, _ = listener.accept()
-            line.settimeout(DEADLINE_S)
-            answers = line.makefile("r")
-            systems[json.loads(answers.readline())["system"]].lines.append((line, answers))
-        for system in systems.values():
-            system.turn()  # to warm up
-        speeds: dict[str, list[float]] = {name: [] for name in systems}
-        tokens = options.samples * options.length * (options.steps - 1)
+    workers = {name: functools.partial(worker, name) for name in options.systems}
+    speeds: dict[str, list[float]] = {name: [] for name in workers}
+    tokens = options.samples * options.length * (options.steps - 1)
+    with started(workers, ranks, options.steps, folder) as systems:
         for turn in range(options.rounds):
-            order = list(systems)
-            shift = turn // 2 % len(order)
-            order = order[shift:] + order[:shift]
-            for name in reversed(order) if turn % 2 else order:
+            for name in order_of(list(systems), turn):
                 speeds[name].append(tokens / systems[name].turn())
         used = {name: [s * 1000 / (options.steps - 1) for s in system.used[1:]] for name, system in systems.items()}
-        return {name: (values, used[name]) for name, values in speeds.items()}
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        listener.close()
-        os.unlink(where)
+    return {name: (values, used[name]) for name, values in speeds.items()}
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 OnStep = Callable[[int], None]
+OnMade = Callable[[nn.Module, torch.optim.Optimizer], None]
+OnLoss = Callable[[float], None]
 
 
 class Attention(nn.Module):
@@ -93,8 +96,17 @@ def wrapped(model: Llama, system: str, world: int) -> nn.Module:
     return DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
 
 
-def train(options: argparse.Namespace, on_step: OnStep) -> None:
-    """`on_step` is called before each step."""
+def tokens_of(options: argparse.Namespace) -> npt.NDArray[np.uint8]:
+    """The bytes of a text. Without one, random ones: the time of a step does not depend on them."""
+    if options.text:
+        return np.fromfile(options.text, dtype=np.uint8)
+    return np.random.default_rng(0).integers(0, options.vocab, 1 << 20, dtype=np.uint8)
+
+
+def train(
+    options: argparse.Namespace, on_step: OnStep, on_made: OnMade | None = None, on_loss: OnLoss | None = None
+) -> None:
+    """`on_step` is called before each step, `on_made` once before the first; `on_loss` gets this rank's after each."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -105,8 +117,9 @@ def train(options: argparse.Namespace, on_step: OnStep) -> None:
     others = [p for p in model_.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
-    # Text is as good as any tokens: the time of a step does not depend on them.
-    tokens = np.random.default_rng(0).integers(0, options.vocab, 1 << 20, dtype=np.uint8)
+    if on_made is not None:
+        on_made(model_, optimizer)
+    tokens = tokens_of(options)
     length, own = options.length, options.samples // world
     pieces = own // options.micro_batch
     for step in range(options.steps):
@@ -131,6 +144,8 @@ def train(options: argparse.Namespace, on_step: OnStep) -> None:
         torch.nn.utils.clip_grad_norm_(model_.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        if on_loss is not None:
+            on_loss(total)
         if rank == 0 and options.print:
             print(f"step {step} loss {total:.4f}", flush=True)
     dist.destroy_process_group()
@@ -142,6 +157,7 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     sizes = {"vocab": 256, "layers": 4, "width": 256, "heads": 8, "inner": 704, "length": 128}
     for name, size in {**sizes, "samples": 16, "micro-batch": 2, "steps": 100}.items():
         made.add_argument(f"--{name}", type=int, default=size)
+    made.add_argument("--text", default="", help="file whose bytes are the tokens")
     made.add_argument("--print", action="store_true", help="the loss of each step")
     return made.parse_args(argv)
 

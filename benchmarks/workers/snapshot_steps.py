@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import trainer_cpu
 from common import cpu_seconds, scratch
+from turns import DEADLINE_S, Gate, System, forked, store
 from uploading import daemon
 
 from holdfast.trainer.preload import preload
@@ -34,8 +35,8 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
     where = str(folder / f"gate{ranks}")
     listener.bind(where)
     listener.listen(16)
-    listener.settimeout(trainer_cpu.DEADLINE_S)
-    systems = {name: trainer_cpu.System() for name in SYSTEMS}
+    listener.settimeout(DEADLINE_S)
+    systems = {name: System() for name in SYSTEMS}
     memory = folder / f"memory{ranks}"
     pids: list[int] = []
     ranks_of: dict[str, list[int]] = {name: [] for name in SYSTEMS}
@@ -49,20 +50,20 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
         kept = folder / f"{name.replace(' ', '-')}{ranks}"
         options.set = [f"checkpoint.store={kept.as_uri()}", "checkpoint.every=0"]
         options.set += [f"checkpoint.snapshot_every={SYSTEMS[name]}", "checkpoint.peers=false"]
-        gate = trainer_cpu.Gate(where, name, options.steps)
+        gate = Gate(where, name, options.steps)
         trainer_cpu.ours(options, ranks, {"parallel.zero": options.zero}, folder, gate)
 
     with daemon(memory, f"n{ranks}"):
         try:
             for name in systems:
-                pid, port = trainer_cpu.store()
+                pid, port = store()
                 pids.append(pid)
                 for number in range(ranks):
-                    pids.append(trainer_cpu.forked(functools.partial(rank, name, number, port)))
+                    pids.append(forked(functools.partial(rank, name, number, port)))
                     ranks_of[name].append(pids[-1])
             for _ in range(ranks * len(systems)):
                 line, _ = listener.accept()
-                line.settimeout(trainer_cpu.DEADLINE_S)
+                line.settimeout(DEADLINE_S)
                 answers = line.makefile("r")
                 systems[json.loads(answers.readline())["system"]].lines.append((line, answers))
             for system in systems.values():

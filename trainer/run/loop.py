@@ -224,7 +224,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     Disagreement, CheckpointError as they say; RuntimeError from torch when a peer is gone.
     """
     if not torch.cuda.is_available():
-        keep_freed()
+        keep_freed(one_arena=True)
         if launch.is_distributed:
             torch.set_num_threads(1)  # ranks of one host share its cores: more threads only get in their way
     probe.attach()

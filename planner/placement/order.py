@@ -19,8 +19,8 @@ from holdfast.planner.placement.traffic import Ints, Shape, Traffic, traffic_of
 
 EXACT = 50_000
 """Orders that are all looked at: 8 nodes have 40,320."""
-WORK = 4_000_000
-"""Links that a search by exchanges looks at, some 50 ms: of 64 nodes all exchanges tens of times over; of thousands,
+WORK = 1_000_000
+"""Links that a search by exchanges looks at, some 50 ms: of 64 nodes all exchanges ten times over; of thousands,
 the first of an order that fills switches anyway."""
 _GAIN = 1e-9
 """Share of the cost that a better order has to save: less is rounding."""

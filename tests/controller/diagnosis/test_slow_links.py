@@ -31,5 +31,8 @@ def test_ways_between_switches() -> None:
 
 
 def test_what_an_older_journal_has_is_no_link() -> None:
-    assert not slow_links([{"nodes": ["a"], "verdicts": [{"check": "pair", "grade": "degraded", "evidence": {"path": 3}},
-                                                          {"check": "pair", "grade": "fail", "evidence": None}]}, {}])  # fmt: skip
+    odd = [
+        {"check": "pair", "grade": "degraded", "evidence": {"path": 3}},
+        {"check": "pair", "grade": "fail", "evidence": None},
+    ]
+    assert not slow_links([{"nodes": ["a"], "verdicts": odd}, {}])

@@ -12,10 +12,8 @@ LINK_LAYERS = {"infiniband": "infiniband", "ethernet": "roce"}
 
 def nic_type(nics: Iterable[Nic]) -> str:
     """infiniband, roce, rdma (one of both: an agent of an earlier version does not say which), or ethernet."""
-    best = best_nic(nics)
-    if best is None or best.kind != "rdma":
-        return "ethernet"
-    return LINK_LAYERS.get(best.link_layer.lower(), "rdma")
+    fastest = max((nic for nic in nics if nic.kind == "rdma"), key=lambda nic: nic.speed_bps, default=None)
+    return "ethernet" if fastest is None else LINK_LAYERS.get(fastest.link_layer.lower(), "rdma")
 
 
 def best_nic(nics: Iterable[Nic]) -> Nic | None:

@@ -28,12 +28,13 @@ class Figure:
     value: float
 
 
-def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = ()) -> Cluster:
+def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = (), across: float = 0.0) -> Cluster:
     """Nodes in the order given, each with its GPUs, its switch, and what its NICs carry for each GPU.
 
     The busbw of all-to-all stands for the links within a node, that of all-reduce for those between nodes: by its
     definition it is the bandwidth of one device's link. Where nothing was measured, what the hardware states counts.
-    A node whose pairs carried less than the median keeps its own figure. ClusterError for nodes without GPUs or with
+    A node whose pairs carried less than the median keeps its own figure. `across`: bytes per second of one device
+    between nodes, in place of reports and measurements; 0: none given. ClusterError for nodes without GPUs or with
     unlike ones, for NICs of unknown speed, and for no node at all.
     """
     nodes, measured = list(identities), list(figures)
@@ -48,12 +49,13 @@ def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = ())
     hops = {Level.NODE: Hop(ALPHA_S[Level.NODE], 1 / within)} if within else {}
     if len(nodes) > 1:
         rates = [rate for rate in speed.values() if rate]
-        across = _median(measured, ALL_REDUCE, "busbw") or (statistics.median(rates) if rates else 0.0)
+        known = across or _median(measured, ALL_REDUCE, "busbw")
         unknown = [name for name, rate in speed.items() if not rate]
-        if not across or (unknown and not _median(measured, ALL_REDUCE, "busbw")):
+        if unknown and not known:
             raise ClusterError(
-                f"{unknown[0]} reports no speed of its NICs: run holdfast diagnose, or give a cluster file"
+                f"{unknown[0]} reports no speed of its NICs: run holdfast diagnose, give --link-gbit, or a cluster file"
             )
+        across = known or statistics.median(rates)
         trips = _median(measured, PAIR, "round_trip")
         hops[Level.SWITCH] = Hop(trips / 2 if trips else ALPHA_S[Level.SWITCH], 1 / across)
         hops[Level.POD] = Hop(ALPHA_S[Level.POD], 1 / across)

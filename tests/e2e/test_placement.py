@@ -14,12 +14,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 # Names go round the switches; the spare is in another pod.
 SWITCHES = {"node0": "p/a", "node1": "p/b", "node2": "p/a", "node3": "p/b", "node4": "q/c"}
 PATIENT = ("--hang-floor", "30s", "--silence-floor", "30s")  # no heartbeat that a busy machine delays is a fault
+LEAN = ("--preload", "")  # nothing here imports torch
 SCRIPT = "import signal\nsignal.pause()\n"
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path / "cluster", nodes=4, spares=1, switches=SWITCHES, controller_flags=PATIENT) as one:
+    with LocalCluster(
+        tmp_path / "cluster", nodes=4, spares=1, switches=SWITCHES, controller_flags=PATIENT, agent_flags=LEAN
+    ) as one:
         yield one
 
 

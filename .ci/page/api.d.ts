@@ -306,6 +306,7 @@ declare namespace Api {
     at_risk: AtRisk | null;
     sizes: number[] | null;
     assignment: Placement[];
+    placement?: Order | null;
     steps_counted?: boolean;
     progress?: string | null;
     queued?: boolean;
@@ -363,6 +364,8 @@ declare namespace Api {
     limits?: JobLimits | null;
     priority?: number;
     preempt?: boolean;
+    parallel?: Parallel | null;
+    step_bytes?: StepBytes | null;
   }
   interface Lanes {
     job: string;
@@ -404,12 +407,21 @@ declare namespace Api {
     stop: number;
     rank: number;
   }
+  interface LevelBytes {
+    level: "node" | "switch" | "pod" | "core" | "nics";
+    pp: number;
+    dp: number;
+    tp: number;
+    total: number;
+    naive: number;
+  }
   interface Nic {
     name: string;
     kind: string;
     speed_bps: number;
     numa_node: number;
     state: string;
+    link_layer?: string;
   }
   interface NicTraffic {
     name: string;
@@ -475,6 +487,18 @@ declare namespace Api {
   }
   interface NotifySpec {
     receiver?: string;
+  }
+  interface Order {
+    parallel: Record<string, number>;
+    in_bytes: boolean;
+    levels: LevelBytes[];
+    slow: number;
+    naive_slow: number;
+  }
+  interface Parallel {
+    pp?: number;
+    dp?: number | null;
+    tp?: number;
   }
   interface Phase {
     name: string;
@@ -655,6 +679,11 @@ declare namespace Api {
     step: string;
     unit: string;
     parts: AccountPart[];
+  }
+  interface StepBytes {
+    pp?: number;
+    dp?: number;
+    tp?: number;
   }
   interface Steps {
     step: number[];

@@ -66,7 +66,7 @@ def interfaces(sysfs_root: str = "/sys") -> tuple[Interface, ...]:
 
 def nics(sysfs_root: str = "/sys") -> tuple[Nic, ...]:
     """RDMA ports, then network interfaces, for the node's identity."""
-    fabric = tuple(Nic(p.name, "rdma", p.rate_bps, p.numa_node, p.state) for p in rdma.ports(sysfs_root))
+    fabric = tuple(Nic(p.name, "rdma", p.rate_bps, p.numa_node, p.state, p.link_layer) for p in rdma.ports(sysfs_root))
     return fabric + tuple(
         Nic(i.name, "loopback" if i.loopback else "ethernet", i.speed_bps, i.numa_node, i.operstate)
         for i in interfaces(sysfs_root)

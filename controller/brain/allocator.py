@@ -32,7 +32,7 @@ class Allocator:
 
     def choose(self, job: Job) -> tuple[list[str], str]:
         """Nodes for the job's next generation by group rank; none, and why, when there is no room for it now."""
-        chosen, missing = place(job.spec, self.free_nodes(job), job.nodes)
+        chosen, missing = place(job.spec, self.free_nodes(job), job.nodes, self.c.slow)
         return (chosen, "") if chosen else ([], self._reason(job, missing))
 
     def _reason(self, job: Job, missing: str) -> str:

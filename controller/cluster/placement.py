@@ -4,7 +4,9 @@ may, it goes on with fewer."""
 import re
 from collections.abc import Iterable, Sequence
 
+from holdfast.controller.cluster.ordering import ordered
 from holdfast.controller.state.model import JobSpec, Node
+from holdfast.planner.placement.sites import SlowLinks
 from holdfast.wire import types as t
 
 
@@ -13,13 +15,16 @@ def natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list[str], str]:
+def place(
+    spec: JobSpec, nodes: Iterable[Node], before: list[str], slow: SlowLinks | None = None
+) -> tuple[list[str], str]:
     """Node names by group rank, and why none: ([], reason) when there is not enough room.
 
     Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
     those not on a switch where one was just lost come first, and then those with a running fork server. A job that
     begins waits for fork servers anyway, so there the order is that of names. Evicted nodes serve only
-    where there are not enough others.
+    where there are not enough others. With `slow`, those that do not stay where they were are ordered by the groups of
+    the job, if it declares them; without, it is only asked whether there is room.
     """
     known = {n.name: n for n in nodes}
     fit = {n.name for n in known.values() if n.usable and n.identity.slots >= spec.nproc}
@@ -35,14 +40,21 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
         return [], missing
     lost = {known[name].identity.switch for name in before if name in known and name not in fit} - {""}
     is_late = bool(before)
-    spares = sorted(
-        (chosen - set(before)) | (chosen - sound),
-        key=lambda n: (n not in sound, known[n].identity.switch in lost, is_late and _is_cold(known[n]), natural(n)),
-    )
+
+    def rank(n: str) -> tuple[bool, bool, bool]:
+        return n not in sound, known[n].identity.switch in lost, is_late and _is_cold(known[n])
+
+    spares = sorted((chosen - set(before)) | (chosen - sound), key=lambda n: (*rank(n), natural(n)))
     kept = [name if name in sound else "" for name in before]
     slots = (kept + [""] * size)[: max(size, len(kept))]
     filled = [name or (spares.pop(0) if spares else "") for name in slots]
-    return [name for name in filled if name][:size], ""
+    placed = [name for name in filled if name][:size]
+    if slow is None or not spec.parallel:
+        return placed, ""
+    is_kept = [name in kept for name in placed]
+    new = {rank(name) for name, stays in zip(placed, is_kept, strict=True) if not stays}
+    others = [name for name in spares if new == {rank(name)}]  # none that is preferred less
+    return ordered(spec, placed, is_kept, others, known, slow), ""
 
 
 def largest(spec: JobSpec, room: int) -> int:

@@ -9,6 +9,7 @@ from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.state.commands import CommandBook
 from holdfast.controller.state.history import History
 from holdfast.controller.state.model import Instant, Job, Node, Options
+from holdfast.planner.placement.sites import SlowLinks
 from holdfast.wire import types as t
 
 
@@ -27,6 +28,7 @@ class ClusterState:
     book: IncidentBook = field(default_factory=IncidentBook)
     tuning: Tuning = field(init=False)
     reconcile_until: float = 0.0  # mono until which nodes may still report after a controller restart
+    slow: SlowLinks = field(default_factory=SlowLinks)  # ways that diagnoses found slow: no group is to use them
     steps_total: int = 0  # steps of all jobs, each once
     dropped: dict[str, int] = field(default_factory=dict)  # what nodes said of what they do not hold, by reason
 

@@ -13,6 +13,7 @@ from holdfast.base.settings import nearest
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.diagnosis.diagnosing import Ask, DiagnoseSession
+from holdfast.controller.diagnosis.slow_links import slow_links
 from holdfast.controller.state.events import Action, DiagnoseRequested, Record, Say, Send
 from holdfast.controller.state.model import Instant, Node
 from holdfast.diagnostics.catalog.catalog import choose, parse_suite
@@ -199,6 +200,7 @@ class Diagnoses:
             oldest = next(iter(self.docs))
             del self.docs[oldest]
             self.outcomes.pop(oldest, None)
+        self.c.slow = slow_links(self.docs.values())
         fresh: dict[str, dict[tuple[str, str], Verdict]] = {}
         for v in verdicts:
             mine = fresh.setdefault(v.node, {})

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from holdfast.base import log
 from holdfast.base.errors import ProtocolError
 from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.cluster.ordering import placement_doc
+from holdfast.controller.cluster.placement import natural
 from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
@@ -86,6 +88,7 @@ def job_doc(brain: JobBrain, at: Instant) -> Json:
         "pause": _pause(brain, at),
         "at_risk": _at_risk(brain, median, at),
         "sizes": list(state.ranks.sizes) if state.ranks.sizes else None,
+        "placement": placement_doc(job, state.nodes, sorted(job.nodes, key=natural), state.cluster.slow),
         "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
         "max_steps": job.spec.max_steps,
         "steps_counted": job.progress.counted,

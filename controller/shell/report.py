@@ -136,7 +136,8 @@ class Report:
                 for g in i.gpus
             ],
             "nics": [
-                {"name": n.name, "kind": n.kind, "speed_bps": n.speed_bps, "numa_node": n.numa_node, "state": n.state}
+                {"name": n.name, "kind": n.kind, "speed_bps": n.speed_bps, "numa_node": n.numa_node, "state": n.state,
+                 "link_layer": n.link_layer}
                 for n in i.nics
             ],
             "host": node.host,
@@ -321,6 +322,8 @@ class Report:
             limits={name: float(value) for name, value in (spec.get("limits") or {}).items() if value is not None},
             priority=int(spec.get("priority") or 0),
             preempt=bool(spec.get("preempt")),
+            parallel={axis: int(size) for axis, size in (spec.get("parallel") or {}).items() if size is not None},
+            step_bytes={axis: float(v) for axis, v in (spec.get("step_bytes") or {}).items() if v is not None},
         )
         check_size(job)
         parse_faults(job.faults, job.world, job.nnodes, job.max_steps, self._c.nodes)

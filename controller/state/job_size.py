@@ -2,6 +2,7 @@
 
 from holdfast.base.bounds import MAX_GENERATION, MAX_RANKS
 from holdfast.base.errors import UsageError
+from holdfast.controller.state.job_shape import check_shape
 from holdfast.controller.state.model import Job, JobSpec
 from holdfast.facts.faults import parse_fault
 
@@ -29,3 +30,4 @@ def check_size(job: JobSpec) -> None:
     if job.node_counts and not 1 <= min(job.node_counts) <= max(job.node_counts) < job.nnodes:
         counts = f"{list(job.node_counts)[:20]}"
         raise UsageError(f"node_counts must be from 1 to nnodes, {job.nnodes}, not {counts}")
+    check_shape(job)

@@ -159,6 +159,10 @@ class JobSpec:
     """Higher values get nodes first."""
     preempt: bool = False
     """May it take nodes from jobs with a lower priority, which go back to the queue?"""
+    parallel: dict[str, int] = field(default_factory=dict)
+    """Its declared sizes of pp, dp and tp, which count for the order of its nodes; empty: not declared."""
+    step_bytes: dict[str, float] = field(default_factory=dict)
+    """What all its ranks send in a step, by axis; empty: not known."""
 
     @property
     def world(self) -> int:

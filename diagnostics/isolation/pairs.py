@@ -186,7 +186,8 @@ class PairJudgement:
             text = f"the pair fails, but both pass with others: the path between them, not {first} or {second}"
             found.append(
                 Verdict(first, check.name, Grade.DEGRADED, component=f"{LINK}to {second}", text=text,
-                        action="check the cables and switch ports between them")
+                        action="check the cables and switch ports between them",
+                        evidence={"path": [first, second], "of": "nodes"})
             )  # fmt: skip
         for one, other in sorted(isolation.ways):
             ends = {one: [], other: []}  # type: dict[str, list[str]]
@@ -208,7 +209,8 @@ class PairJudgement:
             found.append(
                 Verdict((ends[one] or ends[other])[0], check.name, Grade.DEGRADED,
                         component=between((one, other)), text=text,
-                        action=f"check the uplinks and the switches between {one} and {other}")
+                        action=f"check the uplinks and the switches between {one} and {other}",
+                        evidence={"path": [one, other], "of": "switches"})
             )  # fmt: skip
         return found
 

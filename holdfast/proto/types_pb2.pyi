@@ -48,12 +48,15 @@ class Nic(google.protobuf.message.Message):
     SPEED_BPS_FIELD_NUMBER: builtins.int
     NUMA_NODE_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
+    LINK_LAYER_FIELD_NUMBER: builtins.int
     name: builtins.str
     kind: builtins.str
     """rdma | ethernet | loopback"""
     speed_bps: builtins.int
     numa_node: builtins.int
     state: builtins.str
+    link_layer: builtins.str
+    """of an RDMA port: InfiniBand | Ethernet"""
     def __init__(
         self,
         *,
@@ -62,8 +65,9 @@ class Nic(google.protobuf.message.Message):
         speed_bps: builtins.int = ...,
         numa_node: builtins.int = ...,
         state: builtins.str = ...,
+        link_layer: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kind", b"kind", "name", b"name", "numa_node", b"numa_node", "speed_bps", b"speed_bps", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "link_layer", b"link_layer", "name", b"name", "numa_node", b"numa_node", "speed_bps", b"speed_bps", "state", b"state"]) -> None: ...
 
 global___Nic = Nic
 

@@ -171,7 +171,7 @@ def _from_hello(h: c.Hello) -> msg.Hello:
             ips=tuple(i.ips),
             pod=t.Pod(i.pod.name, i.pod.namespace, i.pod.uid),
             gpus=tuple(t.Gpu(g.index, g.uuid, g.model, g.pci, g.memory_bytes) for g in i.gpus),
-            nics=tuple(t.Nic(n.name, n.kind, n.speed_bps, n.numa_node, n.state) for n in i.nics),
+            nics=tuple(t.Nic(n.name, n.kind, n.speed_bps, n.numa_node, n.state, n.link_layer) for n in i.nics),
             switch=i.switch,
             slots=i.slots,
             versions=dict(i.versions),

@@ -68,6 +68,8 @@ class Nic:
     speed_bps: int = 0
     numa_node: int = -1
     state: str = ""
+    link_layer: str = ""
+    """Of an RDMA port, as the kernel writes it: InfiniBand or Ethernet. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

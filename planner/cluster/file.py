@@ -18,12 +18,13 @@ from holdfast.planner.cluster.gpus import Gpu, need
 ALPHA_S = {Level.NODE: 3e-6, Level.SWITCH: 8e-6, Level.POD: 4e-6, Level.CLUSTER: 4e-6}
 """Latency of each hop where nothing is known: of NCCL within and between nodes, and of a further switch."""
 MOST_NODES = 1 << 20
-_NICS = ("infiniband", "roce", "ethernet")
+_NICS = ("infiniband", "roce", "rdma", "ethernet")
 _TOP = ("gpu", "nodes", "gpus_per_node", "nodes_per_switch", "switches_per_pod", "nic", "rails", "cores", "links",
         "group", "host", "ethernet_gbit_per_s")  # fmt: skip
 _GPU = ("name", "flops", "memory_bytes", "memory_bytes_per_s", "link_bytes_per_s", "cache_bytes", "reached")
 _LINK = ("alpha_us", "gb_per_s", "gbit_per_s")
-_GROUP = ("gpu", "nodes", "gpus_per_node", "nodes_per_switch", "nic", "gbit_per_s", "ethernet_gbit_per_s")
+_GROUP = ("gpu", "nodes", "gpus_per_node", "nodes_per_switch", "switch", "pod", "nic", "gbit_per_s",
+          "ethernet_gbit_per_s")  # fmt: skip
 
 
 def parse(text: str, name: str = "cluster file") -> Cluster:
@@ -123,8 +124,16 @@ def _nodes(own: Mapping[str, Any], before: int, hop: Hop | None, is_group: bool)
         at = f"{before}-{switch}" if is_group else str(switch)
         # Groups whose pods are not said to end are in one.
         pod = f"{before}-{switch // of_pod}" if is_group and "switches_per_pod" in own else str(switch // of_pod)
+        at, pod = _name(own, "switch", at), _name(own, "pod", pod)
         found.append(Node(f"node{before + i}", devices, at, pod, nic, beta, ethernet))
     return found
+
+
+def _name(entry: Mapping[str, Any], key: str, default: str) -> str:
+    value = entry.get(key, default)
+    if not isinstance(value, str):
+        raise ClusterError(f"{key} is {str(value)[:40]}: must be a name in quotes")
+    return value
 
 
 def _host(entry: object) -> Tier:

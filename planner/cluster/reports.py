@@ -11,7 +11,8 @@ from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
 from holdfast.planner.cluster.errors import ClusterError
 from holdfast.planner.cluster.file import ALPHA_S
 from holdfast.planner.cluster.gpus import Gpu, need
-from holdfast.wire.types import Identity, Nic
+from holdfast.planner.cluster.identity import best_nic, nic_type, pod_of
+from holdfast.wire.types import Identity
 
 ALL_TO_ALL, ALL_REDUCE, PAIR = "all-to-all", "all-reduce", "pair"
 """Checks of diagnostics whose figures calibrate links: within a node, among nodes, between two of them."""
@@ -27,19 +28,20 @@ class Figure:
     value: float
 
 
-def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = ()) -> Cluster:
+def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = (), across: float = 0.0) -> Cluster:
     """Nodes in the order given, each with its GPUs, its switch, and what its NICs carry for each GPU.
 
     The busbw of all-to-all stands for the links within a node, that of all-reduce for those between nodes: by its
     definition it is the bandwidth of one device's link. Where nothing was measured, what the hardware states counts.
-    A node whose pairs carried less than the median keeps its own figure. ClusterError for nodes without GPUs or with
+    A node whose pairs carried less than the median keeps its own figure. `across`: bytes per second of one device
+    between nodes, in place of reports and measurements; 0: none given. ClusterError for nodes without GPUs or with
     unlike ones, for NICs of unknown speed, and for no node at all.
     """
     nodes, measured = list(identities), list(figures)
     if not nodes:
         raise ClusterError("no node has reported: start agents, or give a cluster file")
     gpu = _model(nodes)
-    types = {_type(_best(one)) for one in nodes}
+    types = {nic_type(one.nics) for one in nodes}
     speed = {one.node: _nic_share(one) for one in nodes}
     within = _median(measured, ALL_TO_ALL, "busbw") or gpu.link_bytes_per_s
     if not within and max(len(one.gpus) for one in nodes) > 1:
@@ -47,13 +49,17 @@ def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = ())
     hops = {Level.NODE: Hop(ALPHA_S[Level.NODE], 1 / within)} if within else {}
     if len(nodes) > 1:
         rates = [rate for rate in speed.values() if rate]
-        across = _median(measured, ALL_REDUCE, "busbw") or (statistics.median(rates) if rates else 0.0)
+        known = across or _median(measured, ALL_REDUCE, "busbw")
         unknown = [name for name, rate in speed.items() if not rate]
-        if not across or (unknown and not _median(measured, ALL_REDUCE, "busbw")):
-            raise ClusterError(f"{unknown[0]} reports no speed of its NICs: run holdfast diagnose, or give a file")
+        if unknown and not known:
+            raise ClusterError(
+                f"{unknown[0]} reports no speed of its NICs: run holdfast diagnose, give --link-gbit, or a cluster file"
+            )
+        across = known or statistics.median(rates)
         trips = _median(measured, PAIR, "round_trip")
         hops[Level.SWITCH] = Hop(trips / 2 if trips else ALPHA_S[Level.SWITCH], 1 / across)
         hops[Level.POD] = Hop(ALPHA_S[Level.POD], 1 / across)
+        hops[Level.CLUSTER] = Hop(ALPHA_S[Level.CLUSTER], 1 / across)
     pairs, usual = _by_node(measured, PAIR, "bandwidth"), _median(measured, PAIR, "bandwidth")
     found = []
     for one in nodes:
@@ -61,8 +67,10 @@ def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = ())
         if one.node in pairs and usual and pairs[one.node] < usual:
             beta *= usual / pairs[one.node]
         ethernet = _ethernet(one) if len(types) > 1 else 0.0
-        nic = _type(_best(one))
-        found.append(Node(one.node, len(one.gpus), one.switch, "", nic, beta, 1 / ethernet if ethernet else 0.0))
+        nic = nic_type(one.nics)
+        found.append(
+            Node(one.node, len(one.gpus), one.switch, pod_of(one), nic, beta, 1 / ethernet if ethernet else 0.0)
+        )
     return Cluster(gpu, tuple(found), hops)
 
 
@@ -81,19 +89,9 @@ def _model(nodes: Sequence[Identity]) -> Gpu:
     return next(iter(models))
 
 
-def _type(nic: Nic | None) -> str:
-    """Agents do not report the link layer: InfiniBand and RoCE are both rdma. Where they meet, a file says which."""
-    return "rdma" if nic is not None and nic.kind == "rdma" else "ethernet"
-
-
-def _best(one: Identity) -> Nic | None:
-    up = [nic for nic in one.nics if nic.kind in ("rdma", "ethernet") and nic.speed_bps > 0]
-    return max(up, key=lambda nic: (nic.kind == "rdma", nic.speed_bps), default=None)
-
-
 def _nic_share(one: Identity) -> float:
     """Bytes per second of the best kind of NICs, for each GPU; 0 if no speed is known."""
-    best = _best(one)
+    best = best_nic(one.nics)
     if best is None:
         return 0.0
     return sum(nic.speed_bps for nic in one.nics if nic.kind == best.kind) / 8 / len(one.gpus)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cost.host import activation_bytes
-from holdfast.planner.cost.layers import Precision
-from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.layers import Precision, parts
+from holdfast.planner.cost.layout import Layout, LayoutError
+from holdfast.planner.cost.traffic import wire_of
 from holdfast.trainer.settings.checks import check
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import plan, vocab_of
+from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
 from holdfast.trainer.settings.shape import shape_of
 
 
@@ -59,6 +61,40 @@ def takes(config: Config, layout: Layout, vocab: int) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def layout_of(config: Config, layout: TrainerLayout) -> Layout:
+    """The trainer's layout as the planner's; tp alike in all stages."""
+    parallel, train = config.parallel, config.train
+    return Layout(
+        pp=layout.pp,
+        dp=layout.dp,
+        tp=layout.tp,
+        schedule=parallel.schedule,
+        chunks=parallel.chunks,
+        micro_batches=train.micro_batches,
+        micro_batch_size=train.micro_batch_size,
+        zero=parallel.zero,
+        recompute=train.recompute,
+        sequence=parallel.sequence,
+        shard_vocabulary=parallel.shard_vocabulary,
+    )
+
+
+def step_bytes(config: Config, layout: TrainerLayout, vocab: int) -> dict[str, float] | None:
+    """What all ranks send in a step in groups of pp, dp and tp, predicted; None for what the planner does not know:
+    one's own module, or layers spread otherwise than evenly."""
+    if config.module.build or layout.stage_tp or layout.stage_layers:
+        return None
+    model, known = shape_of(config.model, vocab, config.data.seq_len), layout_of(config, layout)
+    precision = precision_of(config)
+    try:
+        known.check(model, layout.world)
+    except LayoutError:
+        return None
+    axes: dict[str, dict[Level, float]] = {axis: {} for axis in ("pp", "dp", "tp", "ends", "world")}
+    found = wire_of(model, known, parts(model, known, precision), precision, axes).by_purpose
+    return {"pp": found["pipeline"], "dp": found["replicas"], "tp": found["tensor"]}
 
 
 def precision_of(config: Config) -> Precision:

@@ -18,6 +18,27 @@ class Placement(Answer):
     ranks: list[int]
 
 
+class LevelBytes(Answer):
+    level: Literal["node", "switch", "pod", "core", "nics"] = Field(
+        description="The smallest domain that holds both ends; nics: nodes with unlike types of NIC."
+    )
+    pp: float
+    dp: float
+    tp: float
+    total: float
+    naive: float = Field(description="The total, were the same nodes in the order of their names.")
+
+
+class Order(Answer):
+    """How far a step's traffic goes with the order of the job's nodes."""
+
+    parallel: dict[str, int] = Field(description="The declared sizes: pp, dp, tp.")
+    in_bytes: bool = Field(description="Bytes of a step over all ranks; else shares of usual proportions.")
+    levels: list[LevelBytes] = Field(description="The nearest first.")
+    slow: float = Field(description="Over links that a diagnosis found slow.")
+    naive_slow: float = Field(description="The same in the order of names.")
+
+
 class AtRisk(Answer):
     worker: Number = Field(description="Seconds of work lost if a worker failed now.")
     node: Number = Field(description="The same if a node and its memory failed now.")
@@ -116,6 +137,7 @@ class Job(_AnyJob):
     at_risk: AtRisk | None = Field(description="Cost of a fault now; null when the job has ended.")
     sizes: Sizes | None = Field(description="Sizes of the mesh: pp, dp, tp.")
     assignment: list[Placement]
+    placement: Order | None = Field(default=None, description="Null: the job declares no parallel sizes.")
     steps_counted: bool = Field(
         default=False, description="A hook counts the steps of all attempts: the program numbers none."
     )

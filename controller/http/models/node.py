@@ -28,6 +28,7 @@ class Nic(Answer):
     speed_bps: int
     numa_node: int
     state: str
+    link_layer: str = Field(default="", description="Of an RDMA port: InfiniBand or Ethernet; empty: not known.")
 
 
 class NodeBrief(Answer):

@@ -58,6 +58,22 @@ class RestartSpec(Request):
     dump: bool = Field(default=False, description="Record the stacks of all workers in the incident first.")
 
 
+class Parallel(Request):
+    """Parallel sizes, whose product is the number of workers; ranks count through tp, then dp, then pp."""
+
+    pp: int = Field(default=1, ge=1, le=1 << 20)
+    dp: int | None = Field(default=None, ge=1, le=1 << 20, description="Left out: what remains.")
+    tp: int = Field(default=1, ge=1, le=1 << 20)
+
+
+class StepBytes(Request):
+    """What all ranks together send in a step."""
+
+    pp: float = Field(default=0.0, ge=0, le=1e30)
+    dp: float = Field(default=0.0, ge=0, le=1e30)
+    tp: float = Field(default=0.0, ge=0, le=1e30)
+
+
 class JobSpec(Request):
     name: str = Field(
         default="job",
@@ -77,6 +93,8 @@ class JobSpec(Request):
     limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
     priority: int = Field(default=0, ge=-1000, le=1000, description="Higher values get nodes first.")
     preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
+    parallel: Parallel | None = Field(default=None, description="Its groups, by which its nodes are ordered.")
+    step_bytes: StepBytes | None = Field(default=None, description="If known: what is weighed when they are ordered.")
 
 
 class StopSpec(Request):

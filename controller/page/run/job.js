@@ -2,7 +2,7 @@
 
 import { get } from "../base/api.js";
 import { byId, fill, make, pairs } from "../base/dom.js";
-import { clock, count, many, known, percent, ranges, seconds } from "../base/format.js";
+import { bytes, clock, count, many, known, percent, ranges, seconds } from "../base/format.js";
 import { whileShown } from "../base/live.js";
 import { link, route } from "../base/router.js";
 import { on, state } from "../base/store.js";
@@ -16,6 +16,14 @@ const MEANING = {
   bubble: "waiting for an adjacent stage",
   data: "waiting for data",
   optimizer: "the optimizer",
+};
+/** @type {Record<string, string | undefined>} */
+const LEVELS = {
+  node: "in nodes",
+  switch: "under a switch",
+  pod: "between switches of a pod",
+  core: "between pods",
+  nics: "between types of NIC",
 };
 /** @type {Api.Plan | null} */
 let plan = null;
@@ -125,7 +133,46 @@ function showFacts() {
     make("h4", {}, "Where it runs"),
     make("ul", { class: "plain columns" }, ...where),
     more > 0 ? make("p", { class: "muted" }, `and ${count(more)} more nodes`) : null,
+    ...orderOf(job.placement),
   );
+}
+
+/** How far a step's traffic goes with this order of nodes: a table, and what its figures are.
+ * @param {Api.Order | null | undefined} placement */
+function orderOf(placement) {
+  if (!placement) return [];
+  const much = placement.in_bytes ? bytes : percent;
+  const rows = placement.levels.map((one) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, LEVELS[one.level] ?? one.level),
+      ...[one.tp, one.dp, one.pp, one.total, one.naive].map((value) => make("td", { class: "num" }, much(value))),
+    ),
+  );
+  if (placement.slow || placement.naive_slow)
+    rows.push(
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, "over slow links"),
+        ...["", "", "", much(placement.slow), much(placement.naive_slow)].map((text) => make("td", { class: "num" }, text)),
+      ),
+    );
+  const head = ["Traffic of a step", "tp", "dp", "pp", "All", "By name"].map((text, i) =>
+    make("th", { scope: "col", class: i ? "num" : null }, text),
+  );
+  const what = placement.in_bytes ? "Predicted bytes of all ranks." : "Shares in usual proportions: bytes are not known.";
+  return [
+    make("h4", {}, "How far it sends"),
+    make(
+      "table",
+      { class: "data", id: "order" },
+      make("thead", {}, make("tr", {}, ...head)),
+      make("tbody", {}, ...rows),
+    ),
+    make("p", { class: "muted" }, `${what} By name: with the same nodes in the order of their names.`),
+  ];
 }
 
 export function startJob() {

@@ -146,6 +146,10 @@ class Client:
         spec = {"nodes": nodes, "suite": suite, "tests": tests, "busy": busy}
         return str(self._call("POST", "/diagnose", json=spec)["id"])
 
+    def diagnoses(self) -> list[Json]:
+        """Newest first, without their verdicts."""
+        return self._list("/diagnoses")
+
     def diagnosis(self, name: str) -> Json:
         return self._dict(f"/diagnoses/{_segment(name)}")
 

@@ -46,16 +46,24 @@ def configured(cls: type[Config]) -> Callable[[Command], Command]:
 
 def with_client(body: Command) -> Command:
     """Give the command a `client` of the controller that flags, environment or file name."""
+    return _with_client(body, _common(CONNECTION))
 
+
+def with_client_only(body: Command) -> Command:
+    """The same of a command whose --config is another program's: of holdfast.toml the one that is found."""
+    return _with_client(body, [])
+
+
+def _with_client(body: Command, common: list[inspect.Parameter]) -> Command:
     def command(**values: Any) -> int:
-        file = values.pop("config_file")
-        log.configure(verbose=values.pop("verbose"), daemon=False)
+        file = values.pop("config_file", None)
+        log.configure(verbose=values.pop("verbose", False), daemon=False)
         flags = {name: values.pop(name) for name in _names(ClientConfig)}
         given = {name: value for name, value in flags.items() if value is not None}
         with Client(load(ClientConfig, given, file=file)) as client:
             return body(client, **values)
 
-    return _reshape(command, body, "client", [*_options(ClientConfig, CONNECTION), *_common(CONNECTION)])
+    return _reshape(command, body, "client", [*_options(ClientConfig, CONNECTION), *common])
 
 
 def _common(panel: str) -> list[inspect.Parameter]:

@@ -12,6 +12,9 @@ from holdfast.cli.common.jobs import JobOption, ShownJob, active_job, shown_job
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.usage import example
 
+_LEVELS = {"node": "in nodes", "switch": "under a switch", "pod": "between switches of a pod", "core": "between pods",
+           "nics": "between types of NIC"}  # fmt: skip
+
 app = typer.Typer(help="Show, restart or stop a job.", invoke_without_command=True)
 
 
@@ -102,10 +105,26 @@ def job_table(found: output.Json) -> Table:
             f"{output.text(part['node'])}: {output.spans(part['ranks'])}" for part in found.get("assignment") or []
         )
         or "-",
+        **order_rows(found.get("placement")),
     }
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def order_rows(found: output.Json | None) -> dict[str, str]:
+    """How far a step's traffic goes, by level, and how far in the order of names; empty if nothing is known."""
+    if not found:
+        return {}
+
+    def much(value: float) -> str:
+        return output.size(int(value)) if found["in_bytes"] else output.percent(value)
+
+    levels = [f"{_LEVELS[one['level']]} {much(one['total'])} ({much(one['naive'])})" for one in found["levels"]]
+    if found["slow"] or found["naive_slow"]:
+        levels.append(f"over slow links {much(found['slow'])} ({much(found['naive_slow'])})")
+    what = "bytes of a step" if found["in_bytes"] else "shares of a step's bytes, in usual proportions"
+    return {"traffic": f"{', '.join(levels)}: {what} (with nodes in the order of names)"}
 
 
 def step_text(found: output.Json) -> str:

@@ -19,6 +19,7 @@ from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job.console import Console
 from holdfast.cli.job.launch import embedded, environment, torchrun, torchrun_options
+from holdfast.cli.job.launch.parallel import check_parallel, declared, parse_parallel
 from holdfast.cli.job.launch.preload import parse_preload
 from holdfast.cli.job.standard_input import StandardInput
 from holdfast.cli.job.until_end import follow
@@ -97,6 +98,10 @@ def run(
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Take nodes from jobs with a lower priority, after a checkpoint.")
     ] = False,
+    parallel: Annotated[
+        str,
+        typer.Option(metavar="pp=N,dp=N,tp=N", help="Its groups, to which nodes near each other are given."),
+    ] = "",
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
     fault: Annotated[
         list[str] | None,
@@ -165,7 +170,7 @@ def _run(
     pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int,
     preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
     duplicate_stdout_filters: str, duplicate_stderr_filters: str, role: str, virtual_local_rank: bool,
-    shutdown_timeout: str, **given: Any,
+    shutdown_timeout: str, parallel: str, **given: Any,
 ) -> int:  # fmt: skip
     ignored = torchrun_options.check({f"--{name.replace('_', '-')}": given[name] for name in _VALUES})
     if ignored:
@@ -196,11 +201,16 @@ def _run(
         "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
+    sizes = parse_parallel(parallel)
     queue = " and ".join(option for option, is_given in (("--priority", priority), ("--preempt", preempt)) if is_given)
 
+    trainer_args = (args or []) if module and target in embedded.MODULES else None
+
     def check_settings(world: int, here: bool) -> None:
-        if module and target in embedded.MODULES:
-            embedded.check(args or [], world, here)
+        if here:
+            check_parallel(sizes, world // least * most)
+        if trainer_args is not None:
+            embedded.check(trainer_args, world, here)
 
     imports_itself = fresh or no_python
     with _cluster(client, least, nproc_per_node, detach, queue, check_settings, imports_itself) as (
@@ -211,6 +221,8 @@ def _run(
         if own is None:
             check_settings(count * nproc, here=False)
         check_world(most, nproc)
+        full = most if ":" in nnodes else count
+        check_parallel(sizes, full * nproc)
         parse_faults(fault or [], count * nproc, count, names=[str(node["name"]) for node in reached.nodes()])
         choice = torchrun_options.choice(nproc, files, ranks, filters)
         folder = files.folder(cwd) if files else ""
@@ -238,7 +250,7 @@ def _run(
                 "stdin": typed.path if typed is not None else "",
                 "preload": modules,
             },
-            "nnodes": most if ":" in nnodes else count,
+            "nnodes": full,
             "node_counts": list(range(least, most)),
             "nproc_per_node": nproc,
             "max_restarts": max_restarts,
@@ -246,6 +258,7 @@ def _run(
             "limits": limits,
             "priority": priority,
             "preempt": preempt,
+            **declared(sizes, trainer_args, (count * nproc, full * nproc), own is not None),
         }
         job = reached.submit(spec)
         if typed is not None:

@@ -44,14 +44,16 @@ class LocalCluster:
         http_port: int = 0,
         controller_flags: Sequence[str] = (),
         agent_flags: Sequence[str] = (),
+        switches: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "holdfast"),
     ) -> None:
-        """`mortal`: nodes whose agent is not restarted, like a lost host."""
+        """`mortal`: nodes whose agent is not restarted, like a lost host. `switches`: of those not under switch0."""
         self.state_dir = state_dir
         self.slots = slots
         self.node_names = [f"node{n}" for n in range(nodes + spares)]
         self._mortal = frozenset(mortal)
+        self._switches = dict(switches or {})
         self.grpc = ""
         self.http = ""
         self.failure = ""
@@ -212,7 +214,8 @@ class LocalCluster:
         return [*self._command, "controller", *ports, *state, *self._controller_flags]
 
     def _agent_argv(self, name: str) -> list[str]:
-        flags = ["--controller", self.grpc, "--node-name", name, "--switch", "switch0", "--slots", str(self.slots)]
+        switch = self._switches.get(name, "switch0")
+        flags = ["--controller", self.grpc, "--node-name", name, "--switch", switch, "--slots", str(self.slots)]
         # The workers of one host speak to each other over loopback: that is the traffic worth seeing.
         state = ["--state-dir", str(self.state_dir / name), "--end-with-workers", "--nics", "lo"]
         return [*self._command, "agent", *flags, *state, *self._agent_flags]

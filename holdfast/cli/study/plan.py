@@ -1,7 +1,5 @@
 """`holdfast plan`: the best layouts of a job on a cluster, before anything runs."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, replace
 from math import isfinite
@@ -13,12 +11,15 @@ import typer
 from holdfast.base.errors import UsageError
 from holdfast.base.files import read_text
 from holdfast.cli.common import bounds, output
+from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs, require
-from holdfast.cli.common.options import Json
+from holdfast.cli.common.options import Json, with_client_only
 from holdfast.cli.common.progress import progress
 from holdfast.cli.study import plan_stages
+from holdfast.cli.study.live_cluster import LIVE, read_live
 
 if TYPE_CHECKING:  # numpy and torch take time to import
+    from holdfast.planner.cluster.cluster import Cluster
     from holdfast.planner.cost.layout import Layout
     from holdfast.planner.network.questions import Reply
     from holdfast.planner.search.ranked import Ranked
@@ -28,13 +29,21 @@ if TYPE_CHECKING:  # numpy and torch take time to import
 _GOALS = ("time", "memory")
 _MOST_SECONDS = 24 * 3600.0
 _MOST_NODES = 1 << 17
+_MOST_GBIT = 1e6
 _INSTEAD = ("--sample", "--export-hf", "--traffic")
 
 
+@with_client_only
 def plan(
+    client: Client,
     context: typer.Context,
     cluster: Annotated[
-        Path, typer.Option("--cluster", metavar="FILE", help="The cluster, as TOML: docs/planning.md has an example.")
+        Path,
+        typer.Option(
+            "--cluster",
+            metavar="FILE|live",
+            help="The cluster, as TOML (docs/planning.md has an example), or live: the controller's nodes.",
+        ),
     ],
     goal: Annotated[str, typer.Option(metavar="time|memory", help="What is to be least: time or memory.")] = "time",
     limit: Annotated[
@@ -61,6 +70,12 @@ def plan(
     stages: Annotated[
         str, typer.Option(metavar="even|alpa", help="Layers of stages: evenly, or as Alpa's planners find them.")
     ] = "even",
+    link_gbit: Annotated[
+        float, typer.Option(metavar="GBIT", help="With live: Gbit/s of one GPU between nodes, where none is reported.")
+    ] = 0.0,
+    save_cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With live: write the cluster as a file for --cluster.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the layouts with which a step of a job takes the least time, or memory, on a cluster.
@@ -79,10 +94,15 @@ def plan(
     others = {"--profile": profile is not None, "--idle-nodes": idle_nodes > 0, "--schedules": schedules != "",
               "--host": host, "--goal memory": goal == "memory", "--what-if": bool(what_if)}  # fmt: skip
     plan_stages.check(stages, others)
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"--output is {out}: the folder {out.parent} does not exist")
-    if out is not None and out.is_dir():
-        raise UsageError(f"--output is {out}, a folder: name a file in it")
+    for option, path in (("--output", out), ("--save-cluster", save_cluster)):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{option} is {path}: the folder {path.parent} does not exist")
+        if path is not None and path.is_dir():
+            raise UsageError(f"{option} is {path}, a folder: name a file in it")
+    if not 0 <= link_gbit <= _MOST_GBIT:
+        raise UsageError(f"--link-gbit is {link_gbit:g}: must be 0 or more, {_MOST_GBIT:g} at most")
+    if str(cluster) != LIVE and (link_gbit or save_cluster is not None):
+        raise UsageError(f"--link-gbit and --save-cluster go with --cluster live, and it is {str(cluster)[:80]}")
     if any(word.partition("=")[0] in _INSTEAD for word in context.args):
         raise UsageError("holdfast plan takes settings only: leave out --sample, --export-hf and --traffic")
     with needs("trainer,planner"):
@@ -90,10 +110,11 @@ def plan(
     config, instead = parse_all(context.args)
     assert instead is None
     _refuse_what_is_not_planned(config, stages)
+    known = _cluster(client, cluster, link_gbit, save_cluster)
     if stages == "alpa":
-        _write(out, plan_stages.plan_stages(config, cluster, limit, seconds, as_json), as_json)
+        _write_settings(out, plan_stages.plan_stages(config, known, limit, seconds, as_json), as_json)
         return 0
-    search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
+    search = _search(config, known, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
     began = time.monotonic()
@@ -108,23 +129,40 @@ def plan(
         _print(found, time.monotonic() - began)
         if replies:
             _print_replies(replies)
-    _write(out, text, as_json)
+    _write_settings(out, text, as_json)
     return 0
 
 
-def _write(out: Path | None, text: str, is_quiet: bool) -> None:
+def _write_settings(out: Path | None, text: str, is_quiet: bool) -> None:
     """The settings that were found, where they are wanted."""
     if out is None:
         return
-    try:
-        out.write_text(text)
-    except OSError as error:
-        raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
+    _write("--output", out, text)
     if not is_quiet:
         output.say(f"settings written to {out}, for holdfast train --config {out}")
 
 
-def _refuse_what_is_not_planned(config: Config, stages: str) -> None:
+def _cluster(client: Client, place: Path, link_gbit: float, save: Path | None) -> "Cluster":
+    """From the file, or from the controller."""
+    from holdfast.planner.cluster.file import parse
+    from holdfast.planner.cluster.written import written
+
+    if str(place) != LIVE:
+        return parse(read_text(place), str(place))
+    found = read_live(client, link_gbit * 1e9 / 8)
+    if save is not None:
+        _write("--save-cluster", save, written(found))
+    return found
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{option} is {path}, which cannot be written: {error.strerror}") from None
+
+
+def _refuse_what_is_not_planned(config: "Config", stages: str) -> None:
     """Settings that predictions know nothing of."""
     if config.module.build and stages == "even":
         raise UsageError(
@@ -142,9 +180,15 @@ def _refuse_what_is_not_planned(config: Config, stages: str) -> None:
 
 
 def _search(
-    config: Config, cluster: Path, goal: str, limit: str, profile: Path | None, idle: int, schedules: str, host: bool
-) -> Search:
-    from holdfast.planner.cluster.file import parse
+    config: "Config",
+    known: "Cluster",
+    goal: str,
+    limit: str,
+    profile: Path | None,
+    idle: int,
+    schedules: str,
+    host: bool,
+) -> "Search":
     from holdfast.planner.cost.layout import MEMORY
     from holdfast.planner.cost.measured import read
     from holdfast.planner.cost.predict import CostModel
@@ -155,7 +199,6 @@ def _search(
     from holdfast.trainer.settings.shape import shape_of
 
     vocab = vocab_of(config.data.tokenizer)
-    known = parse(read_text(cluster), str(cluster))
     measured = None if profile is None else read(read_text(profile), str(profile))
     costs = CostModel(known, precision_of(config), measured)
     names = tuple(word.strip() for word in schedules.split(",")) if schedules else Space().schedules
@@ -177,7 +220,7 @@ def _search(
     )
 
 
-def _check(questions: list[str], search: Search) -> None:
+def _check(questions: list[str], search: "Search") -> None:
     """A question that can't be answered is refused before the search."""
     from holdfast.planner.network.network import Network
     from holdfast.planner.network.of_cluster import clos_of
@@ -188,7 +231,7 @@ def _check(questions: list[str], search: Search) -> None:
         ask(question, StepTraffic(1, 1, 1, 0.0, 0.0), Network(clos_of(search.costs.cluster)))
 
 
-def _asked(questions: list[str], best: Ranked, search: Search) -> list[Reply]:
+def _asked(questions: list[str], best: "Ranked", search: "Search") -> "list[Reply]":
     """What the network does to the best layout's transfers, as it is and with each change."""
     from holdfast.planner.network.network import Network
     from holdfast.planner.network.of_cluster import clos_of
@@ -207,7 +250,7 @@ def _asked(questions: list[str], best: Ranked, search: Search) -> list[Reply]:
     return [now(traffic, network), *(ask(question, traffic, network) for question in questions)]
 
 
-def _print_replies(replies: list[Reply]) -> None:
+def _print_replies(replies: "list[Reply]") -> None:
     table = output.table("WHAT IF", ">SUMS", ">MESSAGES", ">SHARED UPLINKS", "")
     first = replies[0].answer
     assert first is not None
@@ -228,21 +271,21 @@ def _print_replies(replies: list[Reply]) -> None:
     output.out().print(table)
 
 
-def _settings(config: Config, best: Ranked) -> str:
+def _settings(config: "Config", best: "Ranked") -> str:
     from holdfast.trainer.settings.planned import settings_of
     from holdfast.trainer.settings.written import written
 
     return written(settings_of(config, best.layout))
 
 
-def _on_host(layout: Layout) -> str:
+def _on_host(layout: "Layout") -> str:
     """What is there, and how: with activations, how many micro-batches stay."""
     text = "" if layout.policy == "device" else layout.policy
     text += f" but {layout.activation_blocks}" if layout.activation_blocks else ""
     return f"{text} in pieces" if layout.reduce_pieces else text
 
 
-def _document(found: Found, seconds: float) -> dict[str, Any]:
+def _document(found: "Found", seconds: float) -> dict[str, Any]:
     return {
         "layouts": [
             {
@@ -263,7 +306,7 @@ def _document(found: Found, seconds: float) -> dict[str, Any]:
     }
 
 
-def _print(found: Found, seconds: float) -> None:
+def _print(found: "Found", seconds: float) -> None:
     from holdfast.planner.search.ranked import why
 
     table = output.table(

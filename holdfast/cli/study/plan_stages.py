@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import UsageError
-from holdfast.base.files import read_text
 from holdfast.cli.common import bounds, output
 from holdfast.cli.common.extras import needs
 from holdfast.cli.common.progress import progress
 
 if TYPE_CHECKING:  # torch takes time to import
+    from holdfast.planner.cluster.cluster import Cluster
     from holdfast.trainer.graphs.cuts import Cut
     from holdfast.trainer.graphs.own import ModuleCut
     from holdfast.trainer.settings.config import Config
@@ -33,7 +32,7 @@ def check(stages: str, others: Mapping[str, bool]) -> None:
         raise UsageError(f"--stages alpa plans {_SCHEDULE} by time on all devices: leave out {', '.join(given)}")
 
 
-def plan_stages(config: Config, cluster: Path, limit: str, seconds: float, as_json: bool) -> str:
+def plan_stages(config: Config, cluster: Cluster, limit: str, seconds: float, as_json: bool) -> str:
     """Print what was found. Returns the settings of the fastest as TOML."""
     with needs("trainer,planner"):
         from holdfast.trainer.graphs.cuts import find
@@ -41,9 +40,8 @@ def plan_stages(config: Config, cluster: Path, limit: str, seconds: float, as_js
         from holdfast.trainer.graphs.own import find_own
         from holdfast.trainer.modules.look import look
         from holdfast.trainer.settings.written import written
-    from holdfast.planner.cluster.file import parse
 
-    machines = machines_of(parse(read_text(cluster), str(cluster)), float(bounds.size_of("--limit", limit) or 0))
+    machines = machines_of(cluster, float(bounds.size_of("--limit", limit) or 0))
     config = replace(config, parallel=replace(config.parallel, stage_layers=(), stage_tp=()))
     began = time.monotonic()
     with progress("cutting the model into stages"):

@@ -89,7 +89,7 @@ def plan(
     with progress("looking at layouts"):
         found = search.run(lambda: time.monotonic() - began > seconds)
     replies = _asked(what_if, found.best[0], search) if what_if else []
-    text = _settings(config, found.best[0])
+    text = _settings(config, found.best[0], search)
     if out is not None:
         try:
             out.write_text(text)
@@ -209,11 +209,14 @@ def _print_replies(replies: list[Reply]) -> None:
     output.out().print(table)
 
 
-def _settings(config: Config, best: Ranked) -> str:
-    from holdfast.trainer.settings.planned import settings_of
+def _settings(config: Config, best: Ranked, search: Search) -> str:
+    """With what a step of them is planned to take, beside which the job's page shows what it takes."""
+    from holdfast.trainer.settings.planned import settings_of, with_planned
     from holdfast.trainer.settings.written import written
 
-    return written(settings_of(config, best.layout))
+    step = search.costs.planned(search.model, best.layout)
+    gpu = search.costs.cluster.gpu.name
+    return written(with_planned(settings_of(config, best.layout), step, gpu, best.layout.world))
 
 
 def _document(found: Found, seconds: float) -> dict[str, Any]:

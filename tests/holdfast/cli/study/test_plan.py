@@ -11,6 +11,7 @@ from holdfast.cli.main import main
 from holdfast.trainer.__main__ import parse_all
 from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load
+from holdfast.trainer.settings.planned import planned_of
 from holdfast.trainer.settings.written import written
 
 Capture = pytest.CaptureFixture[str]
@@ -51,6 +52,11 @@ def test_the_best_are_printed_and_the_first_is_written_as_settings(
     assert (config.model.layers, config.model.kv_heads, config.optim.lr) == (6, 4, 0.25)
     assert config.train.micro_batches * config.train.micro_batch_size == 24
     assert load(best) == config
+    planned, why = planned_of(config, 8, "NVIDIA A100-SXM4-80GB")
+    assert why == ""
+    assert planned is not None
+    assert planned.step == first["step_s"], "what the run is compared with"
+    assert len(planned.forward) == first["layout"]["pp"] * max(1, first["layout"]["chunks"])
     assert main(words) == 0
     out = capsys.readouterr().out
     assert len([line for line in out.splitlines() if first["layout"]["schedule"] in line or "%" in line]) >= 10

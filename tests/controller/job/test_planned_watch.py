@@ -8,6 +8,7 @@ from itertools import cycle, islice, repeat
 import numpy as np
 import pytest
 
+from holdfast.controller.shell.job_report import job_doc
 from holdfast.controller.state.events import Action, EventSeen, FrameSeen, PlanCompared, Say
 from holdfast.controller.state.model import Options
 from holdfast.plan.plan import Action as PlanAction
@@ -76,11 +77,16 @@ def test_it_begins_and_ends_at_its_limits_and_says_where() -> None:
     assert run.said[0].fields["text"] == f"steps take 2.32 s, planned 2 s (+16%): {WHERE}"
     began = run.since
     assert began == pytest.approx(run.v.instant.wall, abs=3.0)
+    doc = job_doc(run.v.brain.jobs.newest, run.v.instant)
+    assert doc["planned"] == {"step_seconds": 2.0, "ratio": pytest.approx(1.16), "slower_since": began, "where": WHERE}
+    assert doc["step_planned_seconds"] == 2.0
     assert run.steps(always(1.12 * PLANNED)) == [], "neither slower nor over: no flapping at the limit"
     assert run.steps(always(1.09 * PLANNED, 24)) == []
     assert run.steps(always(1.09 * PLANNED, 4)) == ["finding.ended"]
     assert run.since is None
     assert run.said[-1].fields["text"] == "steps take 2.18 s, planned 2 s (+9%)"
+    doc = job_doc(run.v.brain.jobs.newest, run.v.instant)
+    assert doc["planned"] == {"step_seconds": 2.0, "ratio": pytest.approx(1.09), "slower_since": None, "where": ""}
     assert run.v.incidents == [], "no incident, so no alert and nothing that pages"
     assert run.v.brain.c.book.counts == {"slower-than-planned": 1}
     assert not any(run.v.brain.c.history(name).recent(run.v.instant.wall, 1e9) for name in ("node0", "node1"))
@@ -134,6 +140,8 @@ def test_nothing_was_planned_for_what_runs(why: str) -> None:
     run.looked()
     assert run.steps(always(10 * PLANNED)) == []
     assert run.v.brain.jobs.newest.plans.planned is None
+    doc = job_doc(run.v.brain.jobs.newest, run.v.instant)
+    assert (doc["planned"], doc["step_planned_seconds"]) == (None, None)
 
 
 def test_a_slow_rank_that_blame_names() -> None:

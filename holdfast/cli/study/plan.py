@@ -52,6 +52,9 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the best as settings for `train`.")
     ] = None,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", metavar="FILE", help="Draw who sits where, and what links carry, as SVG.")
+    ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
@@ -71,10 +74,11 @@ def plan(
         raise UsageError(f"--seconds is {seconds:g}: must be above 0, {_MOST_SECONDS:g} at most")
     if not 0 <= idle_nodes <= _MOST_NODES:
         raise UsageError(f"--idle-nodes is {idle_nodes}: must be from 0 to {_MOST_NODES}")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"--output is {out}: the folder {out.parent} does not exist")
-    if out is not None and out.is_dir():
-        raise UsageError(f"--output is {out}, a folder: name a file in it")
+    for option, file in (("--output", out), ("--draw", draw)):
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"{option} is {file}: the folder {file.parent} does not exist")
+        if file is not None and file.is_dir():
+            raise UsageError(f"{option} is {file}, a folder: name a file in it")
     if any(word.partition("=")[0] in _INSTEAD for word in context.args):
         raise UsageError("holdfast plan takes settings only: leave out --sample, --export-hf and --traffic")
     with needs("trainer,planner"):
@@ -91,10 +95,9 @@ def plan(
     replies = _asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0], search)
     if out is not None:
-        try:
-            out.write_text(text)
-        except OSError as error:
-            raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
+        _write("--output", out, text)
+    if draw is not None:
+        _write("--draw", draw, _picture(found.best[0], search))
     if as_json:
         document = _document(found, time.monotonic() - began)
         output.print_json({**document, "what_if": [one.document() for one in replies]})
@@ -102,9 +105,26 @@ def plan(
     _print(found, time.monotonic() - began)
     if replies:
         _print_replies(replies)
+    if draw is not None:
+        output.say(f"picture written to {draw}")
     if out is not None:
         output.say(f"settings written to {out}, for holdfast train --config {out}")
     return 0
+
+
+def _write(option: str, file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{option} is {file}, which cannot be written: {error.strerror}") from None
+
+
+def _picture(best: Ranked, search: Search) -> str:
+    from holdfast.planner.cost.picture import svg
+
+    layout, cluster = best.layout, search.costs.cluster
+    title = f"pp {layout.pp}, dp {layout.dp}, tp {layout.tp}, {layout.schedule} on {cluster.world:,} {cluster.gpu.name}"
+    return svg(cluster, layout, best.prediction.wire, title)
 
 
 def _refuse_what_is_not_planned(config: Config) -> None:

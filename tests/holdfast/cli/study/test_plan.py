@@ -38,13 +38,16 @@ def test_the_best_are_printed_and_the_first_is_written_as_settings(
     words: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     best = tmp_path / "best.toml"
-    assert main([*words, "--json", "-o", str(best)]) == 0
+    picture = tmp_path / "best.svg"
+    assert main([*words, "--json", "-o", str(best), "--draw", str(picture)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["complete"] is True
     times = [one["step_s"] for one in found["layouts"]]
     assert times == sorted(times)
     assert len(times) == 10
     first = found["layouts"][0]
+    axes = ", ".join(f"{axis} {first['layout'][axis]}" for axis in ("pp", "dp", "tp"))
+    assert f"{axes}, {first['layout']['schedule']} on 8 A100</title>" in picture.read_text()
     assert sum(first["breakdown_s"].values()) == pytest.approx(first["step_s"])
     config, _ = parse_all(["--config", str(best)])
     layout = plan(config, 8, vocab_of(config.data.tokenizer))
@@ -102,6 +105,8 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         ),
         (["--cluster", "/nowhere.toml"], "/nowhere.toml"),
         (["-o", "/nowhere/best.toml"], "the folder /nowhere does not exist"),
+        (["--draw", "/nowhere/best.svg"], "--draw is /nowhere/best.svg: the folder /nowhere does not exist"),
+        (["--draw", "/tmp"], "--draw is /tmp, a folder: name a file in it"),
         (["--set", "model.layers=0"], "model.layers"),
         (["--limit", "x"], "--limit must be a size such as 80GB, not 'x'"),
         (["--what-if", "huh"], "--what-if 'huh' is no question: write one of leaf:N"),

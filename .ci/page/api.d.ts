@@ -298,6 +298,8 @@ declare namespace Api {
     loss: number | null;
     tokens_per_s: number | null;
     step_seconds: number | null;
+    step_planned_seconds?: number | null;
+    planned?: Planned | null;
     mfu: number | null;
     goodput: number | null;
     time: Spent;
@@ -518,6 +520,12 @@ declare namespace Api {
     stages: Layers[];
     orders: string[][];
     replicas?: number[][];
+  }
+  interface Planned {
+    step_seconds: number;
+    ratio: number | null;
+    slower_since: number | null;
+    where: string;
   }
   interface Pod {
     name: string;

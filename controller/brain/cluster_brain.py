@@ -42,6 +42,7 @@ from holdfast.controller.state.events import (
     Found,
     FrameSeen,
     JobSubmitted,
+    PlanCompared,
     RestartRequested,
     ResultSeen,
     Say,
@@ -134,6 +135,9 @@ class ClusterBrain:
             case StragglersSeen():
                 seen = self.jobs.brains.get(event.job)
                 return seen.stragglers.looked(event.seconds, event.costs, now) if seen is not None else []
+            case PlanCompared():
+                seen = self.jobs.brains.get(event.job)
+                return seen.plans.compared(event) if seen is not None else []
             case AgentJoined():
                 return self.membership.joined(event, now)
             case AgentLeft():

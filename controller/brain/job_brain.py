@@ -15,6 +15,7 @@ from holdfast.controller.job.elastic import Elastic
 from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.lifecycle import Failure
 from holdfast.controller.job.node_loss import NodeLoss
+from holdfast.controller.job.planned_watch import PlannedWatch
 from holdfast.controller.job.preemption import Preemption
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
@@ -45,7 +46,8 @@ class JobBrain:
         self.stragglers = StragglerWatch(job, self.recovery)
         self.hangs = HangWatch(job, self.recovery)
         self.detectors = JobDetectors(job.tuning)
-        self.frames = JobFrames(job, self.recovery, self.requests, self.hangs, self.detectors)
+        self.plans = PlannedWatch(job)
+        self.frames = JobFrames(job, self.recovery, self.requests, self.hangs, self.detectors, self.plans)
         self.exits = WorkerExits(job, self.recovery, self.ending)
 
     @property

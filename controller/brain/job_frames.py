@@ -7,6 +7,7 @@ from holdfast.controller.detectors.job_detectors import JobDetectors
 from holdfast.controller.detectors.workers.training import loss_finding
 from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job import timekeeping
+from holdfast.controller.job.planned_watch import PlannedWatch
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
 from holdfast.controller.job.stages import Stage
@@ -22,9 +23,11 @@ _AHEAD = 3600.0  # seconds by which a node's clock may be ahead of the controlle
 
 class JobFrames:
     def __init__(
-        self, job: JobState, recovery: Recovery, requests: Requests, hangs: HangWatch, detectors: JobDetectors
-    ) -> None:
+        self, job: JobState, recovery: Recovery, requests: Requests, hangs: HangWatch, detectors: JobDetectors,
+        plans: PlannedWatch,
+    ) -> None:  # fmt: skip
         self.c, self.recovery, self.requests, self.hangs, self.detectors = job, recovery, requests, hangs, detectors
+        self.plans = plans
 
     def sample(self, sample: t.WorkerSample, node: Node, heartbeat_interval: float, now: Instant) -> list[Action]:
         """The state of a rank that the node holds or held."""
@@ -91,6 +94,8 @@ class JobFrames:
             actions += self.recovery.found_at_nodes(self.detectors.step(record, is_new, now), now)
         if not is_new:
             return actions
+        if record.generation == job.generation:
+            actions += self.plans.step(record, now)
         self.c.cluster.steps_total += 1
         timekeeping.step(self.c, job, record, now)
         self.c.progress_at = now.mono

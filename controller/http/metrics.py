@@ -32,6 +32,7 @@ JOB_GAUGES = {
     "loss": ("loss", "Loss of the last finished step."),
     "tokens_per_second": ("tokens_per_s", "Tokens trained per second of the last steps."),
     "step_seconds": ("step_seconds", "Median duration of the last steps."),
+    "step_planned_seconds": ("step_planned_seconds", "What `holdfast plan` said that a step takes."),
     "mfu_ratio": ("mfu", "Model FLOP/s over the peak of the job's devices, in the last step."),
     "generation": ("generation", "Generation: goes up by one with every (re)start."),
     "goodput_ratio": ("goodput", "Productive training time over the job's wall time without the time in the queue."),

@@ -39,7 +39,8 @@ _ONE_OF_A_KIND = ("plan",)
 """Entities of which there was one: their ids were chosen again."""
 _PLAIN_EVENTS = (
     e.AgentLeft, e.StopRequested, e.RestartRequested, e.FaultRequested, e.CheckpointRequested, e.DiagnoseRequested,
-    e.StacksRequested, e.CordonRequested, e.EvictRequested, e.StragglersSeen, e.Tick,
+    e.StacksRequested, e.CordonRequested, e.EvictRequested, e.StragglersSeen, e.PlanCompared,
+    e.Tick,
 )  # fmt: skip
 REFUSED = "refused"
 """In place of actions: the event was a wish that cannot be."""

@@ -19,17 +19,21 @@ from holdfast.controller.past.slowness import SlowHistory
 from holdfast.controller.shell.extras import LENIENT, Extras, Judged
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.window import Part, decoded
-from holdfast.controller.state.events import Found, Record, StragglersSeen
+from holdfast.controller.state.events import Found, PlanCompared, Record, StragglersSeen
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant
+from holdfast.diagnostics.blame import text as blame_text
 from holdfast.diagnostics.blame.blame import Blame
 from holdfast.diagnostics.blame.model import Culprit, Slowness
-from holdfast.diagnostics.blame.report import MOST_SPANS, blame_of, to_json
+from holdfast.diagnostics.blame.planned import Excess
+from holdfast.diagnostics.blame.report import MOST_SPANS, blame_of, excesses_of, to_json
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.wire import types as t
+from holdfast.wire.plans import decode_planned
 
 _EVERY = 10.0
 _SHARE = 0.05  # of a core, at most
+_LEAST_SHARE = 0.01  # of a step: less is no answer to where it is slow
 _FEWEST = 8  # steps in a look: of fewer, noise makes culprits
 _MOST = 64
 _AT_LENGTH = ("ranks", "path", "course", "incomplete")  # of a report: not kept from look to look
@@ -94,6 +98,8 @@ class SeenCulprit:
     """Of the first steps of an attempt: the same by `LENIENT` limits."""
     seconds: float
     """Processor time that it took."""
+    excesses: list[Excess] | None = None
+    """Where the steps take longer than planned; None where nothing was planned."""
 
 
 class JobBlame:
@@ -132,6 +138,9 @@ class BlameWatch:
                 spent += seen.seconds
                 if seen.blame is not None:
                     self.take(seen.blame, taken.shape, taken.generation, seen.beginning)
+                    if seen.excesses is not None:
+                        event = plan_compared(taken.shape.job, taken.generation, seen.excesses, seen.blame)
+                        self._shell.handle(event)
             self.seconds += spent
             pause = max(_EVERY, spent / _SHARE)
 
@@ -261,15 +270,28 @@ def _signature(culprit: Culprit) -> str:
     return f"straggler {culprit.kind.value}"
 
 
+def plan_compared(job: str, generation: int, found: list[Excess], blame: Blame) -> PlanCompared:
+    """What the job is to know of it: the kind that costs it the most, if that is a hundredth of a step."""
+    named = sum(one.cost_s for one in blame.culprits if one.kind is not Slowness.IMBALANCE)
+    worst = found[0] if found and found[0].exposed_s >= _LEAST_SHARE * blame.step_s else None
+    if worst is None:
+        return PlanCompared(job, generation, "", named)
+    took, planned = blame_text.seconds(worst.measured_s), blame_text.seconds(worst.planned_s)
+    text = f"{worst.what}: {took} of a step, planned {planned}; a step would be {blame_text.seconds(worst.exposed_s)}"
+    return PlanCompared(job, generation, f"{text} shorter", named)
+
+
 def _look(due: Due) -> SeenCulprit:
     began = time.thread_time()
-    blame = beginning = None
+    blame = beginning = excesses = None
     first, last, shape = due.first, due.last, due.shape
     try:
         table = decoded(due.parts).of_steps(first, last)
         blame = blame_of(table, shape)
         beginning = blame_of(table, shape, LENIENT) if due.begins else None
+        planned = decode_planned(shape.plan) if shape.plan else None
+        excesses = excesses_of(table, shape, planned) if planned is not None else None
     except Exception as error:
         # Spans are made by other people's programs: what they break here must not end the watcher of the job.
         log.exception("blame.failed", first=first, last=last, error=repr(error))
-    return SeenCulprit(blame, beginning, time.thread_time() - began)
+    return SeenCulprit(blame, beginning, time.thread_time() - began, excesses)

@@ -58,7 +58,7 @@ def job_doc(brain: JobBrain, at: Instant) -> Json:
     recent = sorted(ledger.recent)
     median = recent[len(recent) // 2] if recent else None
     until = job.ended_at or at.wall
-    p = job.spec.program
+    p, planned = job.spec.program, brain.plans.planned
     return {
         "id": job.spec.id,
         "name": job.spec.name,
@@ -78,6 +78,8 @@ def job_doc(brain: JobBrain, at: Instant) -> Json:
         "loss": number(ledger.loss),
         "tokens_per_s": ledger.tokens_per_second(),
         "step_seconds": median,
+        "step_planned_seconds": None if planned is None else planned.step,
+        "planned": None if planned is None else _planned(brain, planned.step, median),
         "mfu": _mean(state.ranks.mfu),
         "restarts": job.restarts,
         "queued": not job.state.ended and state.life.waiting_since is not None and state.is_queued(),
@@ -112,6 +114,17 @@ def _pause(brain: JobBrain, at: Instant) -> Json | None:
         "seconds": max(0.0, at.wall - watch.since),
         "limit_seconds": number(watch.limit),
         "usual_seconds": job.pauses.get(watch.place, [0.0, 0.0])[1],
+    }
+
+
+def _planned(brain: JobBrain, step: float, median: float | None) -> Json:
+    """What a step takes beside what it was planned to take."""
+    since = None if brain.c.job.state.ended else brain.plans.since
+    return {
+        "step_seconds": step,
+        "ratio": None if median is None else median / step,
+        "slower_since": since,
+        "where": brain.plans.where if since is not None else "",
     }
 
 

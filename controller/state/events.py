@@ -63,6 +63,18 @@ class StragglersSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanCompared:
+    """Steps of a generation beside what its plan says of each kind of action."""
+
+    job: str
+    generation: int
+    text: str
+    """The kind that exceeds its plan by the most seconds that nothing hides, in words; empty: none does."""
+    explained_s: float
+    """Seconds of a step that slow ranks and links cost, which blame names."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSubmitted:
     spec: JobSpec
 
@@ -144,6 +156,7 @@ BrainEvent = (
     | ResultSeen
     | Found
     | StragglersSeen
+    | PlanCompared
     | JobSubmitted
     | StopRequested
     | RestartRequested

@@ -36,9 +36,10 @@ BOARD = Board(
                       "short", one(f"holdfast_job_loss{_JOB}", "loss"), 12),
                 Panel("timeseries", "Tokens per second", "Throughput of the whole job.", "short",
                       one(f"holdfast_job_tokens_per_second{_JOB}", "tokens/s"), 12),
-                Panel("timeseries", "Step time", "Median of the last steps, and the slowest and quickest rank's own.",
-                      "s",
+                Panel("timeseries", "Step time", "Median of the last steps, what `holdfast plan` said of them, and the "
+                      "slowest and quickest rank's own.", "s",
                       (Query(f"holdfast_job_step_seconds{_JOB}", "job"),
+                       Query(f"holdfast_job_step_planned_seconds{_JOB}", "planned"),
                        Query(f"max(holdfast_rank_step_seconds{_JOB})", "slowest rank"),
                        Query(f"min(holdfast_rank_step_seconds{_JOB})", "quickest rank")), 12),
                 Panel("timeseries", "Parts of a step", "Where the mean rank's step goes.", "s",

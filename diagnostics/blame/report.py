@@ -14,10 +14,12 @@ from holdfast.diagnostics.blame.blame import Blame, analyse
 from holdfast.diagnostics.blame.heat import Heat, heat
 from holdfast.diagnostics.blame.model import Culprit, Limits
 from holdfast.diagnostics.blame.path import longest_first
+from holdfast.diagnostics.blame.planned import Excess, excesses
 from holdfast.diagnostics.blame.threads import Threads, threads_of
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.wire.span_rows import THREAD
 
 Json = dict[str, Any]
@@ -49,6 +51,15 @@ def blame_of(table: SpanTable, shape: JobShape, limits: Limits | None = None) ->
     world = world_of(table, shape)
     regular, garbage, threads = _apart(table, world)
     return analyse(step_graph.graphs(regular, shape.decoded(), world), shape, limits, garbage, threads)
+
+
+def excesses_of(table: SpanTable, shape: JobShape, planned: PlannedStep) -> list[Excess]:
+    """Where the steps of a table take longer than planned; empty where no step has all its spans."""
+    table, plan = newest(table.newest_generation()), shape.decoded()
+    if not len(table) or plan is None:
+        return []
+    world = world_of(table, shape)
+    return excesses(list(step_graph.graphs(_apart(table, world)[0], plan, world)), plan, planned)
 
 
 def _apart(table: SpanTable, world: int) -> tuple[SpanTable, npt.NDArray[np.float64] | None, Threads | None]:

@@ -23,6 +23,7 @@ class Plan(google.protobuf.message.Message):
     ORDERS_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
     TPS_FIELD_NUMBER: builtins.int
+    PLANNED_FIELD_NUMBER: builtins.int
     schedule: builtins.str
     micro_batches: builtins.int
     @property
@@ -45,6 +46,10 @@ class Plan(google.protobuf.message.Message):
     def tps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """tp of each pipeline rank, where they differ"""
 
+    @property
+    def planned(self) -> global___PlannedStep:
+        """left out where nobody has predicted it"""
+
     def __init__(
         self,
         *,
@@ -55,10 +60,62 @@ class Plan(google.protobuf.message.Message):
         orders: collections.abc.Iterable[global___PlanOrder] | None = ...,
         replicas: collections.abc.Iterable[global___PlanPipe] | None = ...,
         tps: collections.abc.Iterable[builtins.int] | None = ...,
+        planned: global___PlannedStep | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages", "tps", b"tps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["planned", b"planned"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "planned", b"planned", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages", "tps", b"tps"]) -> None: ...
 
 global___Plan = Plan
+
+@typing.final
+class PlannedStep(google.protobuf.message.Message):
+    """What a planner says that a step takes, in seconds: holdfast/plan/planned_step.py."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    FORWARD_FIELD_NUMBER: builtins.int
+    BACKWARD_FIELD_NUMBER: builtins.int
+    TENSOR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    OPTIMIZER_FIELD_NUMBER: builtins.int
+    step: builtins.float
+    message: builtins.float
+    @property
+    def forward(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """by stage, of one micro-batch"""
+
+    @property
+    def backward(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """likewise"""
+
+    @property
+    def tensor(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """likewise"""
+
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """by pipeline rank, of a step"""
+
+    @property
+    def optimizer(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """likewise"""
+
+    def __init__(
+        self,
+        *,
+        step: builtins.float = ...,
+        forward: collections.abc.Iterable[builtins.float] | None = ...,
+        backward: collections.abc.Iterable[builtins.float] | None = ...,
+        tensor: collections.abc.Iterable[builtins.float] | None = ...,
+        message: builtins.float = ...,
+        replicas: collections.abc.Iterable[builtins.float] | None = ...,
+        optimizer: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward", b"backward", "forward", b"forward", "message", b"message", "optimizer", b"optimizer", "replicas", b"replicas", "step", b"step", "tensor", b"tensor"]) -> None: ...
+
+global___PlannedStep = PlannedStep
 
 @typing.final
 class Axis(google.protobuf.message.Message):

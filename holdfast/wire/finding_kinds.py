@@ -60,6 +60,7 @@ class FindingKind(StrEnum):
     GRADIENT_SPIKE = "gradient-spike"
     STEP_TIME_JUMP = "step-time-jump"
     STEP_TIME_DRIFT = "step-time-drift"
+    SLOWER_THAN_PLANNED = "slower-than-planned"
     STRAGGLER = "straggler"
     NODE_PARTITIONED = "node-partitioned"
     NODE_UNREACHABLE = "node-unreachable"

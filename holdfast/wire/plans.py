@@ -1,17 +1,21 @@
 """A plan to a message and back, by round trip. A few bytes an action: columns of small numbers."""
 
+from dataclasses import fields
 from itertools import islice, repeat
 
 from google.protobuf.message import DecodeError
 
 from holdfast.base.errors import ProtocolError
 from holdfast.plan.plan import OPS, SECOND_ORDER, Action, Layers, Mesh, Order, Plan, numbered
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.proto import plan_pb2 as p
 
+_PLANNED = fields(PlannedStep)
 _NUMBERS = {op: number for number, op in enumerate(OPS)}
 
 
-def encode_plan(plan: Plan) -> bytes:
+def encode_plan(plan: Plan, planned: PlannedStep | None = None) -> bytes:
+    """`planned`: what a planner says that a step of it takes. Older readers pass over that."""
     return p.Plan(
         schedule=plan.schedule,
         axes=[p.Axis(name=name, size=size) for name, size in plan.mesh.axes],
@@ -33,6 +37,7 @@ def encode_plan(plan: Plan) -> bytes:
         ],
         replicas=[p.PlanPipe(rank=ranks) for ranks in plan.replicas],
         tps=plan.mesh.tps,
+        planned=None if planned is None else p.PlannedStep(**{f.name: getattr(planned, f.name) for f in _PLANNED}),
     ).SerializeToString()
 
 
@@ -55,6 +60,28 @@ def decode_plan(data: bytes) -> Plan:
         tuple(_order(order, 1 + len(message.replicas)) for order in message.orders),
         tuple(tuple(pipe.rank) for pipe in message.replicas),
     )
+
+
+def decode_planned(data: bytes) -> PlannedStep | None:
+    """What a message of `encode_plan` says that a step takes. None where it says nothing, or what no step can take: a
+    comparison is for information, and a plan is no worse without."""
+    message = p.Plan()
+    try:
+        message.ParseFromString(data)
+        if not message.HasField("planned"):
+            return None
+        found = message.planned
+        return PlannedStep(
+            found.step,
+            tuple(found.forward),
+            tuple(found.backward),
+            tuple(found.tensor),
+            found.message,
+            tuple(found.replicas),
+            tuple(found.optimizer),
+        )
+    except (DecodeError, ValueError):
+        return None
 
 
 def _column(values: list[int], usual: int) -> list[int]:

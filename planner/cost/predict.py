@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from holdfast.plan.plan import Plan
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level
@@ -70,6 +71,29 @@ class CostModel:
         step = breakdown.total
         copied = max(one.moved for one in ranks)
         return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity, copied)
+
+    def planned(self, model: Transformer, layout: Layout) -> PlannedStep:
+        """What each kind of action of a step takes, for comparison with a run: seconds on one rank, hidden or not.
+        Ranks that share cores are taken to compute all at the same time."""
+        step = self.predict(model, layout).step_s
+        engine = Engine.of(self.cluster.gpu)
+        found, groups = self._parts(model, layout, engine), self._groups_of(layout)
+        cores = self._cores(layout)
+        crowd = layout.world / cores if cores else 1.0
+        stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
+        whole = SCHEDULES[layout.schedule].recomputes or layout.recompute == "cell"
+        forward = tuple(crowd * one.forward[0] for one in stages)
+        again = [crowd * sum(one.again[:2]) if whole else 0.0 for one in stages]
+        backward = tuple(crowd * sum(one.backward[:2]) + more for one, more in zip(stages, again, strict=True))
+        tensor = tuple(one.forward[2] + one.backward[2] + one.again[2] * whole for one in stages)
+        held, _ = self._fullness(model, layout, found)
+        ends = [
+            self._rank(model, layout, found, groups, engine, rank, crowd, one.updated_on_host)[2]
+            for rank, one in enumerate(held)
+        ]
+        exchanged = tuple(self._exchanged(model, layout, found, groups, rank) for rank in range(layout.pp))
+        message = self._message(layout, found, groups) if layout.pp > 1 else 0.0
+        return PlannedStep(step, forward, backward, tensor, message, exchanged, tuple(ends))
 
     def floor(self, model: Transformer, layout: Layout, *, with_schedule: bool = False) -> float:
         """Seconds that no layout of these axes, micro-batch and recompute takes less than; with its schedule and
@@ -202,12 +226,7 @@ class CostModel:
         held: Sequence[Fullness],
     ) -> Breakdown:  # fmt: skip
         stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
-        message = groups.message.alpha + found.layer.boundary * groups.message.beta
-        if self.profile is not None and layout.pp > 1 and groups.crossing["pp"].keys() <= _IN_NODE:
-            measured = self.profile.seconds(Collective.SEND, 2, found.layer.boundary, layout.world)
-            message = message if measured is None else measured
-        cores = float(self.cluster.cores * max(1, layout.world // self.cluster.nodes[0].devices))
-        cores = cores if self.cluster.cores and layout.world > self.cluster.cores else 0.0
+        message, cores = self._message(layout, found, groups), self._cores(layout)
         ranks = run(layout, [one.scaled(cores / layout.world) for one in stages] if cores else stages, message, cores)
         crowd = layout.world / cores if cores else 1.0
         ends = [
@@ -232,6 +251,19 @@ class CostModel:
         if layout.device_bytes:
             return seconds + 2 * held.updated_on_host / tier.bytes_per_s
         return max(0.0, seconds - sum(rank.kinds))
+
+    def _message(self, layout: Layout, found: Parts, groups: _Groups) -> float:
+        """Seconds from stage to stage."""
+        if self.profile is not None and layout.pp > 1 and groups.crossing["pp"].keys() <= _IN_NODE:
+            measured = self.profile.seconds(Collective.SEND, 2, found.layer.boundary, layout.world)
+            if measured is not None:
+                return measured
+        return groups.message.alpha + found.layer.boundary * groups.message.beta
+
+    def _cores(self, layout: Layout) -> float:
+        """That all ranks share; 0: each has its own."""
+        cores = float(self.cluster.cores * max(1, layout.world // self.cluster.nodes[0].devices))
+        return cores if self.cluster.cores and layout.world > self.cluster.cores else 0.0
 
     def _stage(self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, number: int) -> _Stage:
         """Of one micro-batch."""
@@ -312,15 +344,10 @@ class CostModel:
         crowd: float, on_host: float,
     ) -> tuple[float, float, float]:  # fmt: skip
         """Seconds of gathering before the step, of reductions behind it that nothing hides, and of the update."""
-        pipes = layout.places
-        own = [s for s in range(layout.stages) if any(places[s] == rank for places in pipes)]
-        params, hidden = 0.0, 0.0
-        for number in own:
-            layers = len(layout.layers_of(number, model.layers))
-            params += layers * found.layer.params + found.first.params * (number == 0)
-            params += found.last.params * (number == layout.stages - 1)
-            # What was ready before the first layer's backward, of the last micro-batch.
-            hidden += (layers - 1) * _seconds(found.layer.t_b)
+        own = _held(layout, rank)
+        params = sum(_params(model, layout, found, number) for number in own)
+        # What was ready before the first layer's backward, of the last micro-batch.
+        hidden = sum((len(layout.layers_of(number, model.layers)) - 1) * _seconds(found.layer.t_b) for number in own)
         gathers, _ = reductions(layout)
         gather = reduce = 0.0
         if layout.replicas > 1 and layout.zero < 3:
@@ -335,6 +362,21 @@ class CostModel:
         if layout.reduce_pieces and reduce:
             reduce = left_in_pieces(reduce, update, shard / (layout.reduce_pieces * layout.bucket))
         return gather, reduce, update + self.collective(Collective.ALL_REDUCE, WORLD_SUM, groups.world, layout.world)
+
+    def _exchanged(self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, rank: int) -> float:
+        """Seconds of all gathers and reductions of a step among replicas, whatever hides them."""
+        if layout.replicas == 1:
+            return 0.0
+        total = 0.0
+        gathers, sums = reductions(layout)
+        for number in _held(layout, rank):
+            params = float(_params(model, layout, found, number))
+            units = len(layout.layers_of(number, model.layers)) if layout.zero == 3 else 1
+            gather = self.collective(
+                Collective.ALL_GATHER, params / units * self.precision.weight, groups.dp, layout.world
+            )
+            total += units * (gathers * gather + sums * self._reduce(layout, params / units, groups))
+        return total
 
     def _update(self, layout: Layout, shard: float, engine: Engine) -> float:
         """Seconds: gradients are read, states and weights read and written; through the host's memory if they are
@@ -383,6 +425,17 @@ class _Groups:
         ends = message_cost(cluster, np.ascontiguousarray(lines[:, [0, -1]]))[1] if pp > 1 else {}
         crossing = {axis: one.crossing for axis, one in found.items()} | {"pp": shares, "ends": ends}
         return cls(found["tp"], found["dp"], found["world"], message, crossing)
+
+
+def _held(layout: Layout, rank: int) -> list[int]:
+    """Stages of a pipeline rank, in all pipes."""
+    return [s for s in range(layout.stages) if any(places[s] == rank for places in layout.places)]
+
+
+def _params(model: Transformer, layout: Layout, found: Parts, number: int) -> int:
+    """Of a stage, on one tp rank."""
+    ends = found.first.params * (number == 0) + found.last.params * (number == layout.stages - 1)
+    return len(layout.layers_of(number, model.layers)) * found.layer.params + ends
 
 
 def _seconds(seconds: float | None) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
-from holdfast.trainer.settings.config import Config, MemoryConfig, ModelConfig, OptimConfig
+from holdfast.trainer.settings.config import Config, MemoryConfig, ModelConfig, OptimConfig, PlannedConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 from holdfast.trainer.settings.own_module import check_module
@@ -29,7 +30,21 @@ def check(config: Config) -> None:
     _check_activations(config)
     _check_memory(config.memory, config.optim, config.train.activations)
     check_module(config)
+    planned_step(config.planned)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
+
+
+def planned_step(planned: PlannedConfig) -> PlannedStep | None:
+    """What a step is planned to take; None where nothing is. ConfigError for what no step can take."""
+    if planned.step_s == 0:
+        return None
+    try:
+        return PlannedStep(
+            planned.step_s, planned.forward_s, planned.backward_s, planned.tensor_s, planned.message_s,
+            planned.replicas_s, planned.optimizer_s,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(f"[planned]: {error}; write it anew with holdfast plan -o, or leave it out") from None
 
 
 def check_transport(policy: transport.Transport, infiniband: bool) -> None:

@@ -317,6 +317,31 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedConfig:
+    """What `holdfast plan -o` says that a step takes, beside which the controller shows what it takes. Changes nothing
+    about the run, and counts only for the settings and the GPU that it was worked out for."""
+
+    step_s: float = 0.0
+    """Seconds of a step; 0: nothing was planned."""
+    forward_s: tuple[float, ...] = ()
+    """By stage, seconds of one micro-batch without collectives of tensor parallelism."""
+    backward_s: tuple[float, ...] = ()
+    """The same of its backward, with what is recomputed."""
+    tensor_s: tuple[float, ...] = ()
+    """By stage, seconds of tensor parallelism's collectives for one micro-batch, both ways."""
+    message_s: float = 0.0
+    """Seconds of a message from stage to stage."""
+    replicas_s: tuple[float, ...] = ()
+    """By pipeline rank, seconds of a step for gathering parameters and reducing gradients, hidden or not."""
+    optimizer_s: tuple[float, ...] = ()
+    """By pipeline rank, seconds of the update."""
+    gpu: str = ""
+    """Of the cluster that it was worked out for."""
+    settings: str = ""
+    """A hash of the settings that it was worked out for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings of a run."""
 
@@ -329,3 +354,4 @@ class Config:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    planned: PlannedConfig = field(default_factory=PlannedConfig)

@@ -105,6 +105,10 @@ def _converted(kind: Any, value: Any, where: str, words: Sequence[str]) -> Any:
         if isinstance(value, list) and all(type(entry) is int for entry in value):
             return tuple(value)
         raise ConfigError(f"{where} is {value!r}: write a list of whole numbers, as in [1, 2]")
+    if kind == tuple[float, ...]:
+        if isinstance(value, list) and all(type(entry) in (int, float) and abs(entry) < 1 << 53 for entry in value):
+            return tuple(map(float, value))
+        raise ConfigError(f"{where} is {value!r}: write a list of numbers, as in [0.5, 0.25]")
     if kind is float and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value) is not kind:

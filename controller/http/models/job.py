@@ -94,6 +94,15 @@ class Health(Condition):
     others: list[Condition] = Field(description="The others, the worst first.")
 
 
+class Planned(Answer):
+    """A step beside what `holdfast plan` wrote with the job's settings."""
+
+    step_seconds: float = Field(description="What a step was planned to take.")
+    ratio: Number = Field(description="Median of the last steps over that: 1.1 is 10% slower than planned.")
+    slower_since: Instant = Field(description="Since when the finding `slower-than-planned` lasts; null: it does not.")
+    where: str = Field(description="Then the kind of action that exceeds its plan most; empty: not known, or none.")
+
+
 class _AnyJob(Answer):
     id: str
     name: str = Field(description="Unique among active jobs.")
@@ -129,6 +138,8 @@ class Job(_AnyJob):
     loss: Number
     tokens_per_s: Number
     step_seconds: Number = Field(description="Median of the last steps.")
+    step_planned_seconds: Number = Field(default=None, description="What a step was planned to take.")
+    planned: Planned | None = Field(default=None, description="Null: nothing was planned for what runs.")
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
     time: Spent = Field(description="Use of the job time, in seconds.")

@@ -101,6 +101,14 @@ function showParts() {
   fill(byId("parts"), bar, make("table", { class: "data" }, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
+/** "1.42 s, planned 1.30 s (+9%)". Pure. @param {Pick<Api.Job, "step_seconds" | "planned">} job */
+export function stepText({ step_seconds: took, planned }) {
+  if (!planned) return seconds(took);
+  const more = known(planned.ratio) ? Math.round(100 * (planned.ratio - 1)) : null;
+  const beside = more === null ? "" : ` (${more < 0 ? "−" : "+"}${Math.abs(more)}%)`;
+  return `${seconds(took)}, planned ${seconds(planned.step_seconds)}${beside}`;
+}
+
 function showFacts() {
   const job = state.status?.job;
   if (route.view !== "run") return;
@@ -119,6 +127,11 @@ function showFacts() {
       ["schedule", `${plan.schedule}, ${count(plan.micro_batches)} micro-batches`],
       ["stages", plan.stages.map((s, i) => `${i}: layers ${s.first}–${s.stop - 1}`).join("; ")],
     );
+  if (known(job.step_seconds) || job.planned) rows.push(["step", stepText(job)]);
+  if (job.planned && known(job.planned.slower_since)) {
+    const { slower_since: since, where } = job.planned;
+    rows.push(["slower than planned", `since ${clock(since)}${where ? `: ${where}` : ""}`]);
+  }
   if (known(job.mfu)) rows.push(["MFU", percent(job.mfu)]);
   rows.push(["generation", `${count(job.generation)}, ${many(job.restarts, "restart")}`]);
   if (known(job.exit_code)) rows.push(["exit code", String(job.exit_code)]);

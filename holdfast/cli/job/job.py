@@ -93,7 +93,8 @@ def job_table(found: output.Json) -> Table:
         "step": step_text(found),
         "loss": output.number(found.get("loss"), 4),
         "tokens/s": output.number(found.get("tokens_per_s"), 0),
-        "step time": output.seconds(found.get("step_seconds")),
+        "step time": output.seconds(found.get("step_seconds")) + beside_plan(found.get("planned")),
+        **slower_row(found.get("planned")),
         "MFU": output.number(found.get("mfu"), 3),
         "goodput": output.percent(found.get("goodput")),
         "time": spent(found.get("time")),
@@ -125,6 +126,22 @@ def order_rows(found: output.Json | None) -> dict[str, str]:
         levels.append(f"over slow links {much(found['slow'])} ({much(found['naive_slow'])})")
     what = "bytes of a step" if found["in_bytes"] else "shares of a step's bytes, in usual proportions"
     return {"traffic": f"{', '.join(levels)}: {what} (with nodes in the order of names)"}
+
+
+def beside_plan(planned: output.Json | None) -> str:
+    """What a step was planned to take, behind what it takes."""
+    if not planned:
+        return ""
+    more = f" ({planned['ratio'] - 1:+.0%})" if planned.get("ratio") is not None else ""
+    return f", planned {output.seconds(planned['step_seconds'])}{more}"
+
+
+def slower_row(planned: output.Json | None) -> dict[str, str]:
+    """Since when steps are slower than planned, and where; empty where they are not."""
+    if not planned or planned.get("slower_since") is None:
+        return {}
+    where = f": {output.text(planned['where'])}" if planned.get("where") else ""
+    return {"slower than planned": f"since {output.clock(planned['slower_since'])}{where}"}
 
 
 def step_text(found: output.Json) -> str:

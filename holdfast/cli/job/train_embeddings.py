@@ -117,8 +117,9 @@ def train_embeddings(
     window = _window(lookahead, cache_rows, batch)
     if tables_name is not None and not tables:
         raise UsageError("--tables-name goes with --tables: servers' own memory has no names")
-    more = optimizer, store, snapshot_every, keep, addresses
-    run = _run(data, steps, batch, *window, trainers, dim, dtype, seed, lr, *more)
+    run = _run(
+        data, steps, batch, *window, trainers, dim, dtype, seed, lr, optimizer, store, snapshot_every, keep, addresses
+    )
     if tables:
         run = replace(run, tables=tables, tables_name=DEFAULT_NAME if tables_name is None else tables_name)
         _claim(run)

@@ -63,6 +63,9 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the best as settings for `train`.")
     ] = None,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", metavar="FILE", help="Draw who sits where, and what links carry, as SVG.")
+    ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
@@ -92,9 +95,10 @@ def plan(
     if not 0 <= idle_nodes <= _MOST_NODES:
         raise UsageError(f"--idle-nodes is {idle_nodes}: must be from 0 to {_MOST_NODES}")
     others = {"--profile": profile is not None, "--idle-nodes": idle_nodes > 0, "--schedules": schedules != "",
-              "--host": host, "--goal memory": goal == "memory", "--what-if": bool(what_if)}  # fmt: skip
+              "--host": host, "--goal memory": goal == "memory", "--what-if": bool(what_if),
+              "--draw": draw is not None}  # fmt: skip
     plan_stages.check(stages, others)
-    for option, path in (("--output", out), ("--save-cluster", save_cluster)):
+    for option, path in (("--output", out), ("--save-cluster", save_cluster), ("--draw", draw)):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"{option} is {path}: the folder {path.parent} does not exist")
         if path is not None and path.is_dir():
@@ -121,7 +125,9 @@ def plan(
     with progress("looking at layouts"):
         found = search.run(lambda: time.monotonic() - began > seconds)
     replies = _asked(what_if, found.best[0], search) if what_if else []
-    text = _settings(config, found.best[0])
+    text = _settings(config, found.best[0], search)
+    if draw is not None:
+        _write("--draw", draw, _picture(found.best[0], search))
     if as_json:
         document = _document(found, time.monotonic() - began)
         output.print_json({**document, "what_if": [one.document() for one in replies]})
@@ -129,6 +135,8 @@ def plan(
         _print(found, time.monotonic() - began)
         if replies:
             _print_replies(replies)
+    if draw is not None and not as_json:
+        output.say(f"picture written to {draw}")
     _write_settings(out, text, as_json)
     return 0
 
@@ -160,6 +168,14 @@ def _write(option: str, path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise UsageError(f"{option} is {path}, which cannot be written: {error.strerror}") from None
+
+
+def _picture(best: "Ranked", search: "Search") -> str:
+    from holdfast.planner.cost.picture import svg
+
+    layout, cluster = best.layout, search.costs.cluster
+    title = f"pp {layout.pp}, dp {layout.dp}, tp {layout.tp}, {layout.schedule} on {cluster.world:,} {cluster.gpu.name}"
+    return svg(cluster, layout, best.prediction.wire, title)
 
 
 def _refuse_what_is_not_planned(config: "Config", stages: str) -> None:
@@ -271,11 +287,14 @@ def _print_replies(replies: "list[Reply]") -> None:
     output.out().print(table)
 
 
-def _settings(config: "Config", best: "Ranked") -> str:
-    from holdfast.trainer.settings.planned import settings_of
+def _settings(config: "Config", best: "Ranked", search: "Search") -> str:
+    """With what a step of them is planned to take, beside which the job's page shows what it takes."""
+    from holdfast.trainer.settings.planned import settings_of, with_planned
     from holdfast.trainer.settings.written import written
 
-    return written(settings_of(config, best.layout))
+    step = search.costs.planned(search.model, best.layout)
+    gpu = search.costs.cluster.gpu.name
+    return written(with_planned(settings_of(config, best.layout), step, gpu, best.layout.world))
 
 
 def _on_host(layout: "Layout") -> str:

@@ -88,6 +88,7 @@ def test_reports_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
     assert value(found, "holdfast_rank_step", job="demo", node="node1", rank="5") == facade.step
     assert value(found, "holdfast_rank_running", rank="5") == 1
     assert value(found, "holdfast_job_mfu_ratio", job="demo") == 0.41
+    assert value(found, "holdfast_job_step_planned_seconds", job="demo") == 0.25
     assert value(found, "holdfast_worker_mfu_ratio", job="demo", node="node1", rank="5") == 0.41
     assert value(found, "holdfast_worker_step_part_seconds", rank="5", part="bubble") == 0.01
     assert value(found, "holdfast_worker_memory_bytes", rank="5") == 1 << 30

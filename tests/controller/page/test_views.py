@@ -25,6 +25,10 @@ def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: 
     page = open_page(watched, served, "#/run")
     expect(page.locator("#facts")).to_contain_text("train.py --config demo.toml")
     expect(page.locator("#facts")).to_contain_text("1f1b, 1 micro-batches")
+    expect(page.locator("#facts")).to_contain_text(re.compile(r"\d m?s, planned 250 ms \(.\d+%\)"))
+    expect(page.locator("#facts")).to_contain_text(
+        re.compile(r"slower than plannedsince \d\d:\d\d:\d\d: messages between stages 0 and 1")
+    )
     expect(page.locator("#parts tbody tr")).to_have_count(5)
     expect(page.locator("#tokens-value")).to_have_text(re.compile(r"\d"))
     expect(page.locator("#ledger")).to_contain_text("saved steps")

@@ -8,18 +8,20 @@ import pytest
 from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.http.metrics_text import blame_families
-from holdfast.controller.shell.blame_watch import BlameTotals, BlameWatch, Due, _look, _steps_of
+from holdfast.controller.shell.blame_watch import BlameTotals, BlameWatch, Due, _look, _steps_of, plan_compared
 from holdfast.controller.shell.health_facts import facts
 from holdfast.controller.shell.job_report import job_doc
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.state.events import Found
 from holdfast.controller.state.model import Job as TrainingJob
 from holdfast.controller.state.model import JobSpec
+from holdfast.diagnostics.blame.planned import Excess
 from holdfast.diagnostics.steps import span_table
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.wire import messages as msg
 from holdfast.wire import span_rows
 from holdfast.wire import types as t
-from holdfast.wire.plans import encode_plan
+from holdfast.wire.plans import decode_plan, encode_plan
 from tests.controller.support.stage import Recording, make_shell, with_job
 
 
@@ -77,6 +79,30 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     text = "".join(blame_families([reported]))
     assert '\nholdfast_gpu_self_slowdown_ratio{job="train",node="node1",gpu="1",rank="5"} 1.' in text
     assert "# TYPE holdfast_gpu_induced_wait_seconds_total counter" in text
+    shell.journal.close()
+
+
+def test_a_job_with_a_plan_is_compared_and_its_brain_is_given_the_worst(tmp_path: Path) -> None:
+    """Messages take 1 ms, planned 0.1; rank 5 is slow besides, which explains its part."""
+    shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
+    brain = shell.brain.jobs.newest
+    plan = decode_plan(brain.c.plan.data) if brain.c.plan is not None else None
+    assert plan is not None
+    quick = PlannedStep(0.3, (0.01,) * 2, (0.02,) * 2, (0.002,) * 2, 1e-4, (0.006,) * 2, (0.006,) * 2)
+    brain.c.plan = t.PlanPublished("j1", 1, encode_plan(plan, quick))
+    taken = watch.due(brain)
+    assert taken is not None
+    seen = _look(taken)
+    assert seen.blame is not None
+    assert seen.excesses is not None
+    event = plan_compared("j1", 1, seen.excesses, seen.blame)
+    assert event.explained_s == pytest.approx(sum(one.cost_s for one in seen.blame.culprits))
+    assert event.explained_s > 0
+    assert event.text.startswith("messages between stages 0 and 1: ")
+    assert event.text.endswith(" shorter")
+    assert plan_compared("j1", 1, [], seen.blame).text == ""
+    tiny = Excess("data", 1.0, 0.0, 0.009 * seen.blame.step_s)
+    assert plan_compared("j1", 1, [tiny], seen.blame).text == "", "less than a hundredth is no answer"
     shell.journal.close()
 
 

@@ -66,6 +66,13 @@ class FakeJob(FakeTraining):
             "loss": last.loss if last else math.nan,
             "tokens_per_s": last.tokens / last.seconds if last else None,
             "step_seconds": last.seconds if last else None,
+            "step_planned_seconds": 0.25,
+            "planned": {
+                "step_seconds": 0.25,
+                "ratio": last.seconds / 0.25 if last else None,
+                "slower_since": self.started,
+                "where": "messages between stages 0 and 1: 50 ms of a step, planned 10 ms",
+            },
             "mfu": 0.41 if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import ProtocolError
 from holdfast.plan.plan import OPS, SECOND_ORDER, WHOLE_STAGE, Action, Layers, Mesh, Op, Plan, numbered
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.proto import plan_pb2
-from holdfast.wire.plans import decode_plan, encode_plan
+from holdfast.wire.plans import decode_plan, decode_planned, encode_plan
 
 
 @st.composite
@@ -44,6 +45,46 @@ def plans(draw: st.DrawFn) -> Plan:
 @given(plans())
 def test_a_plan_survives_the_wire(plan: Plan) -> None:
     assert decode_plan(encode_plan(plan)) == plan
+
+
+SECONDS = st.floats(0, 1e9)
+
+
+@st.composite
+def planned_steps(draw: st.DrawFn) -> PlannedStep:
+    stages, ranks = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    by = [tuple(draw(st.lists(SECONDS, min_size=n, max_size=n))) for n in (stages, stages, stages, ranks, ranks)]
+    step = draw(st.floats(1e-9, 1e9))
+    return PlannedStep(step, by[0], by[1], by[2], draw(SECONDS), by[3], by[4])
+
+
+@given(plans(), planned_steps())
+def test_what_a_step_is_planned_to_take_travels_beside_the_plan(plan: Plan, planned: PlannedStep) -> None:
+    data = encode_plan(plan, planned)
+    assert decode_planned(data) == planned
+    assert decode_plan(data) == plan, "which is the same as without"
+    assert decode_planned(encode_plan(plan)) is None
+    older = plan_pb2.Plan.FromString(data)
+    older.ClearField("planned")
+    assert older.SerializeToString() == encode_plan(plan), "an older reader passes over the one field that is new"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": 0.0},
+        {"step": float("nan")},
+        {"step": -1.0},
+        {"step": 1.0, "forward": [1.0]},
+        {"step": 1.0, "forward": [float("inf")], "backward": [1.0], "tensor": [0.0]},
+        {"step": 1.0, "message": -1e-9},
+        {"step": 1.0, "replicas": [1.0, 2.0], "optimizer": [1.0]},
+    ],
+)
+def test_a_step_that_cannot_be_is_none_and_the_plan_is_as_good(wrong: dict[str, object]) -> None:
+    message = plan_pb2.Plan(schedule="1f1b", planned=plan_pb2.PlannedStep(**wrong))  # type: ignore[arg-type]
+    assert decode_planned(message.SerializeToString()) is None
+    assert decode_plan(message.SerializeToString()).schedule == "1f1b"
 
 
 def test_numbers_of_ops_on_the_wire_never_change() -> None:

@@ -74,6 +74,45 @@ def test_tensor_parallelism_by_hand() -> None:
     assert halves.tensor == pytest.approx(2 * 8 * 4 * 2 * ring)
 
 
+def test_what_each_kind_of_action_takes_by_hand() -> None:
+    """By stage for one micro-batch, by pipeline rank for a step: what a run is compared with."""
+    measured = profile(first=(0.001, 0.002), layer=(0.01, 0.02), last=(0.003, 0.006))
+    layout = Layout(pp=2, dp=16, micro_batches=64, zero=1)
+    model = CostModel(CLUSTER, profile=measured)
+    found = model.planned(MODEL, layout)
+    assert found.step == model.predict(MODEL, layout).step_s
+    assert found.forward == pytest.approx((0.041, 0.043))
+    assert found.backward == pytest.approx((0.082, 0.086))
+    assert found.tensor == (0, 0)
+    assert found.message == pytest.approx(FAR.alpha + 512 * 1024 * 2 * FAR.beta)
+    params = [4 * MODEL.layer_parameters + more for more in (MODEL.first_parameters, MODEL.last_parameters)]
+    levels = (Ring(8, NEAR), Ring(2, FAR))
+    exchanged = [
+        hierarchical(Collective.ALL_GATHER, one * 2.0, levels)
+        + hierarchical(Collective.REDUCE_SCATTER, one * 4.0, levels)
+        for one in params
+    ]
+    assert found.replicas == pytest.approx(tuple(exchanged)), "whole, whatever the last backward hides"
+    full = model.planned(MODEL, replace(layout, recompute="full"))
+    assert full.backward == pytest.approx((0.082 + 0.04, 0.086 + 0.04))
+    cell = model.planned(MODEL, replace(layout, recompute="cell"))
+    assert cell.backward == pytest.approx((0.082 + 0.041, 0.086 + 0.043))
+    # Stage 2 reduces behind each of a replica's four micro-batches, stage 3 gathers for each forward and backward.
+    twice = model.planned(MODEL, replace(layout, zero=2)).replicas[0]
+    gather = hierarchical(Collective.ALL_GATHER, params[0] * 2.0, levels)
+    assert twice == pytest.approx(gather + 4 * (exchanged[0] - gather))
+
+
+def test_tensor_parallelism_and_the_update_are_apart() -> None:
+    layout = Layout(tp=8, micro_batches=2)
+    found = CostModel(CLUSTER).planned(MODEL, layout)
+    whole = predict(MODEL, CLUSTER, layout).breakdown
+    assert found.tensor == pytest.approx((whole.tensor / 2,))
+    assert 2 * (found.forward[0] + found.backward[0]) == pytest.approx(whole.compute)
+    assert found.optimizer == pytest.approx((whole.optimizer,))
+    assert (found.message, found.replicas) == (0, (0,))
+
+
 def test_recompute_costs_a_forward() -> None:
     measured = profile(first=(0.0, 0.0), layer=(0.01, 0.02), last=(0.0, 0.0))
     none, full, cell = (

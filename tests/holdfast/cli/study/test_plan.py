@@ -11,6 +11,7 @@ from holdfast.cli.main import main
 from holdfast.trainer.__main__ import parse_all
 from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load
+from holdfast.trainer.settings.planned import planned_of
 from holdfast.trainer.settings.written import written
 
 Capture = pytest.CaptureFixture[str]
@@ -37,13 +38,16 @@ def test_the_best_are_printed_and_the_first_is_written_as_settings(
     words: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     best = tmp_path / "best.toml"
-    assert main([*words, "--json", "-o", str(best)]) == 0
+    picture = tmp_path / "best.svg"
+    assert main([*words, "--json", "-o", str(best), "--draw", str(picture)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["complete"] is True
     times = [one["step_s"] for one in found["layouts"]]
     assert times == sorted(times)
     assert len(times) == 10
     first = found["layouts"][0]
+    axes = ", ".join(f"{axis} {first['layout'][axis]}" for axis in ("pp", "dp", "tp"))
+    assert f"{axes}, {first['layout']['schedule']} on 8 A100</title>" in picture.read_text()
     assert sum(first["breakdown_s"].values()) == pytest.approx(first["step_s"])
     config, _ = parse_all(["--config", str(best)])
     layout = plan(config, 8, vocab_of(config.data.tokenizer))
@@ -51,6 +55,11 @@ def test_the_best_are_printed_and_the_first_is_written_as_settings(
     assert (config.model.layers, config.model.kv_heads, config.optim.lr) == (6, 4, 0.25)
     assert config.train.micro_batches * config.train.micro_batch_size == 24
     assert load(best) == config
+    planned, why = planned_of(config, 8, "NVIDIA A100-SXM4-80GB")
+    assert why == ""
+    assert planned is not None
+    assert planned.step == first["step_s"], "what the run is compared with"
+    assert len(planned.forward) == first["layout"]["pp"] * max(1, first["layout"]["chunks"])
     assert main(words) == 0
     out = capsys.readouterr().out
     assert len([line for line in out.splitlines() if first["layout"]["schedule"] in line or "%" in line]) >= 10
@@ -96,6 +105,8 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         ),
         (["--cluster", "/nowhere.toml"], "/nowhere.toml"),
         (["-o", "/nowhere/best.toml"], "the folder /nowhere does not exist"),
+        (["--draw", "/nowhere/best.svg"], "--draw is /nowhere/best.svg: the folder /nowhere does not exist"),
+        (["--draw", "/tmp"], "--draw is /tmp, a folder: name a file in it"),
         (["--set", "model.layers=0"], "model.layers"),
         (["--limit", "x"], "--limit must be a size such as 80GB, not 'x'"),
         (["--what-if", "huh"], "--what-if 'huh' is no question: write one of leaf:N"),

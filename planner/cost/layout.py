@@ -40,6 +40,8 @@ class Layout:
     """Optimizer states in host memory (`optim.state = host`)."""
     bucket: int = 4 << 20
     """Elements that the optimizer then updates at a time: `optim.bucket`."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each stage; empty: evenly."""
 
     @property
     def world(self) -> int:
@@ -78,7 +80,10 @@ class Layout:
         return self.micro_batches * self.micro_batch_size
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """The first stages take what does not divide evenly, as the trainer has it."""
+        """As given, or evenly: the first stages take what is left over, as the trainer has it."""
+        if self.stage_layers:
+            start = sum(self.stage_layers[:stage])
+            return range(start, start + self.stage_layers[stage])
         size, extra = divmod(layers, self.stages)
         start = stage * size + min(stage, extra)
         return range(start, start + size + (stage < extra))
@@ -114,6 +119,9 @@ class Layout:
             return f"schedule {schedule.name} {unfit}"
         if self.stages > model.layers:
             return f"{self.stages} stages for {model.layers} layers: take pp x chunks of {model.layers} or less"
+        if own := self.stage_layers:
+            if len(own) != self.stages or sum(own) != model.layers or min(own) < 1:
+                return f"stage_layers {list(own)}: {self.stages} stages need 1 or more each, {model.layers} in all"
         if self.zero not in range(4):
             return f"zero is {self.zero}: write 0, 1, 2 or 3"
         if self.recompute not in RECOMPUTE:

@@ -10,6 +10,7 @@ from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.space import Space, families
+from holdfast.planner.unlike.blocks import is_unlike, obstacle
 
 _TIMES = (2, 4, 8, 16, 32, 64)
 """So many times the nodes are tried where a model does not fit."""
@@ -34,6 +35,8 @@ def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) 
             return (
                 f"{text} and {model.heads} heads: {used} of {len(cluster.nodes)} nodes would do (--idle-nodes {idle})"
             )
+    if is_unlike(cluster):
+        return f"{text}: {obstacle(cluster)}; dp must divide the samples, and pp be {model.layers} at most"
     return f"{text}: dp must divide the samples, tp {model.kv_heads or model.heads} heads, pp be {model.layers} at most"
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # numpy and torch take time to import
     from holdfast.planner.network.questions import Reply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
+    from holdfast.planner.unlike.explained import Unlike
     from holdfast.trainer.settings.config import Config
 
 _GOALS = ("time", "memory")
@@ -95,11 +96,15 @@ def plan(
             out.write_text(text)
         except OSError as error:
             raise UsageError(f"--output is {out}, which cannot be written: {error.strerror}") from None
+    unlike = _unlike(found.best[0], search)
     if as_json:
         document = _document(found, time.monotonic() - began)
-        output.print_json({**document, "what_if": [one.document() for one in replies]})
+        more = {} if unlike is None else {"nics": unlike.document()}
+        output.print_json({**document, **more, "what_if": [one.document() for one in replies]})
         return 0
     _print(found, time.monotonic() - began)
+    for line in [] if unlike is None else unlike.lines():
+        output.say(line)
     if replies:
         _print_replies(replies)
     if out is not None:
@@ -131,12 +136,13 @@ def _search(
     from holdfast.planner.cost.predict import CostModel
     from holdfast.planner.search.search import Search
     from holdfast.planner.search.space import Space
+    from holdfast.planner.unlike.blocks import by_type
     from holdfast.trainer.settings.layout import vocab_of
     from holdfast.trainer.settings.planned import precision_of, takes
     from holdfast.trainer.settings.shape import shape_of
 
     vocab = vocab_of(config.data.tokenizer)
-    known = parse(read_text(cluster), str(cluster))
+    known = by_type(parse(read_text(cluster), str(cluster)))
     measured = None if profile is None else read(read_text(profile), str(profile))
     costs = CostModel(known, precision_of(config), measured)
     names = tuple(word.strip() for word in schedules.split(",")) if schedules else Space().schedules
@@ -186,6 +192,14 @@ def _asked(questions: list[str], best: Ranked, search: Search) -> list[Reply]:
     )
     network = Network(clos_of(search.costs.cluster))
     return [now(traffic, network), *(ask(question, traffic, network) for question in questions)]
+
+
+def _unlike(best: Ranked, search: Search) -> Unlike | None:
+    """What NICs of unlike types mean for the best layout; None where all are alike."""
+    from holdfast.planner.unlike.blocks import is_unlike
+    from holdfast.planner.unlike.explained import explained
+
+    return explained(search.costs, search.model, best.layout) if is_unlike(search.costs.cluster) else None
 
 
 def _print_replies(replies: list[Reply]) -> None:

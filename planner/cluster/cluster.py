@@ -127,9 +127,7 @@ class Cluster:
                 raise ClusterError(f"no link at level {level.word}: give [links.{level.word}] alpha_us and gbit_per_s")
         unknown = [node.name for node in self.nodes if not node.speed]
         if 0 < len(unknown) < len(self.nodes):
-            raise ClusterError(
-                f"{unknown[0]} has no speed, and other nodes have: give it to every [[group]] or to none"
-            )
+            raise ClusterError(f"{unknown[0]} has no speed, and others have: give every [[group]] one, or none")
         types = sorted({node.nic for node in self.nodes})
         lacking = [node.name for node in self.nodes if node.nic != "ethernet" and not node.ethernet_beta]
         if len(types) > 1 and lacking:

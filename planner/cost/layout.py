@@ -119,9 +119,8 @@ class Layout:
             return f"schedule {schedule.name} {unfit}"
         if self.stages > model.layers:
             return f"{self.stages} stages for {model.layers} layers: take pp x chunks of {model.layers} or less"
-        if own := self.stage_layers:
-            if len(own) != self.stages or sum(own) != model.layers or min(own) < 1:
-                return f"stage_layers {list(own)}: {self.stages} stages need 1 or more each, {model.layers} in all"
+        if (own := self.stage_layers) and (len(own) != self.stages or sum(own) != model.layers or min(own) < 1):
+            return f"stage_layers {list(own)}: {self.stages} stages need 1 or more each, {model.layers} in all"
         if self.zero not in range(4):
             return f"zero is {self.zero}: write 0, 1, 2 or 3"
         if self.recompute not in RECOMPUTE:

@@ -23,6 +23,8 @@ class NothingFits(UsageError):
 def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) -> str:
     """Of a cluster on which nothing divides: how many of its nodes would do, or which batch."""
     text = f"no layout has {samples:,} samples in a step on {cluster.world:,} devices"
+    if is_unlike(cluster):
+        text += f" ({obstacle(cluster)})"
     if space.pp or space.dp or space.tp or space.micro_batch_sizes:
         anything = replace(space, pp=(), dp=(), tp=(), micro_batch_sizes=())
         if next(families(model, cluster, samples, anything), None) is not None:
@@ -35,8 +37,6 @@ def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) 
             return (
                 f"{text} and {model.heads} heads: {used} of {len(cluster.nodes)} nodes would do (--idle-nodes {idle})"
             )
-    if is_unlike(cluster):
-        return f"{text}: {obstacle(cluster)}; dp must divide the samples, and pp be {model.layers} at most"
     return f"{text}: dp must divide the samples, tp {model.kv_heads or model.heads} heads, pp be {model.layers} at most"
 
 

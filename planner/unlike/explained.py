@@ -1,4 +1,4 @@
-"""A layout over unlike NICs in words and figures: where its ranks go, what crosses, why stages have their layers. Pure."""
+"""A layout over unlike NICs in words: where its ranks go, what crosses, why stages have their layers. Pure."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ def by_speed(layers: int, speeds: Sequence[float], stages: Sequence[int] = (), a
     """Layers of each cluster by Holmes's rule: n_i = floor(alpha S_i / sum S x layers), the slowest takes the rest
     (the last of those that are equally slow).
 
-    `speeds`: S_i, what one stage of each cluster reaches, in any one unit. `stages`: how many each cluster has; one each
-    if not given. `alpha` above 1 gives the faster clusters more. The paper's value is not published; 26/22 of 48 layers,
-    its example of InfiniBand and RoCE, is alpha 1 with speeds of 197 and 160. UsageError where a stage gets none.
+    `speeds`: S_i, what one stage of each cluster reaches, in any one unit. `stages`: how many each cluster has; one
+    each if not given. `alpha` above 1 gives the faster clusters more. The paper's value is not published; 26/22 of 48
+    layers, its example of InfiniBand and RoCE, is alpha 1 with speeds of 197 and 160. UsageError where a stage gets
+    none.
     """
     counts = tuple(stages) or (1,) * len(speeds)
     if len(counts) != len(speeds) or not speeds or min(speeds) <= 0 or min(counts) < 1 or alpha <= 0:

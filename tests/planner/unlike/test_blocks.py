@@ -18,6 +18,7 @@ from holdfast.planner.unlike.transports import Transport, transport, transports
 
 MODEL = Transformer(layers=16, width=64, heads=4, vocab=256, length=32)
 FOUR = Precision(4, 4, 8)
+NICS = ("infiniband", "roce", "ethernet")
 
 
 def cluster(*nodes: tuple[str, int]) -> Cluster:
@@ -29,9 +30,7 @@ def cluster(*nodes: tuple[str, int]) -> Cluster:
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.tuples(st.sampled_from(["infiniband", "roce", "ethernet"]), st.integers(1, 4)), min_size=1, max_size=5)
-)
+@given(st.lists(st.tuples(st.sampled_from(NICS), st.integers(1, 4)), min_size=1, max_size=5))
 def test_groups_stay_in_one_type_exactly_where_it_says(nodes: list[tuple[str, int]]) -> None:
     """By going through all pairs of each group, for all meshes."""
     found = by_type(cluster(*nodes))

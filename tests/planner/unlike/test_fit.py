@@ -58,17 +58,16 @@ def test_the_search_finds_what_looking_at_all_finds() -> None:
 
 
 def test_layers_by_measured_speed() -> None:
-    """48 layers at 197 and 160, with hardly a head: 27 x 160/197 < 22 x ... of the exact cut (26.49 is the even share)."""
+    """Of 48 layers at 197 and 160, with hardly a head: 27 / 197 is less than 22 / 160."""
     costs = CostModel(cluster("infiniband 1 197", "roce 1 160"))
     layout = Layout(2, 4, 1, micro_batches=64, zero=0)
-    found = by_seconds(costs, LARGE, layout)
-    layer, _, head = costs.layer_seconds(LARGE, layout, 0)
-    slow, _, head = costs.layer_seconds(LARGE, layout, 1)
-    assert slow / layer == pytest.approx(197 / 160)
+    layer, slow = (costs.layer_seconds(LARGE, layout, rank)[0] for rank in range(2))
+    head = costs.layer_seconds(LARGE, layout, 1)[2]
+    # What is not in proportion: the sums of gradients that their own backward does not hide.
+    assert slow / layer == pytest.approx(197 / 160, rel=0.01)
     assert head < 0.1 * slow
     expected = min(range(1, 48), key=lambda n: max(n * layer, (48 - n) * slow + head))
-    assert found == (expected, 48 - expected)
-    assert expected == 27  # 27 / 197 < 22 / 160
+    assert by_seconds(costs, LARGE, layout) == (expected, 48 - expected) == (27, 21)
 
 
 def test_ranks_of_several_stages_have_their_share_in_equal_stages() -> None:
@@ -124,15 +123,11 @@ def test_speeds_make_a_step_longer_in_proportion() -> None:
 
 
 def test_a_cluster_on_which_no_groups_can_stay_in_one_type_says_why() -> None:
-    odd = by_type(replace(cluster("infiniband 1", "roce 1"), nodes=tuple(
-        replace(node, devices=devices) for node, devices in zip(cluster("infiniband 1", "roce 1").nodes, (4, 3), strict=True)
-    )))  # fmt: skip
+    own = cluster("infiniband 1", "roce 1")
+    odd = replace(own, nodes=tuple(replace(node, devices=n) for node, n in zip(own.nodes, (4, 3), strict=True)))
     # 7 devices: pp 7 alone keeps groups, and the model has 4 layers.
-    few = replace(MODEL, layers=4)
-    with pytest.raises(
-        NothingFits, match="dp x tp must divide 4 devices with infiniband and 3 devices with roce: 1 and"
-    ):
-        Search(few, CostModel(odd), 14).run()
+    with pytest.raises(NothingFits, match="dp x tp must divide 4 devices with infiniband and 3 devices with roce: 1"):
+        Search(replace(MODEL, layers=4), CostModel(odd), 14).run()
 
 
 @pytest.mark.parametrize("layers", [(6, 7), (12,), (12, 0), (6, 5)])

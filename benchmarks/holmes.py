@@ -190,8 +190,6 @@ def main() -> None:
     # What the slow link needs for all that could cross, three times over, and time to start.
     crossing_s = (job.messages_bytes + job.sums_bytes) * 8 / options.slow_mbit / 1e6
     longest = 120 + (1 + job.repeats) * 3 * (ideal + crossing_s)
-        ideal + (job.messages_bytes + job.sums_bytes) * 8 / options.slow_mbit / 1e6
-    )
     preload()
     laid = cables.Cables(CLUSTER_OF, subnet="10.80.0")
     found: dict[str, tuple[list[float], float]] = {}

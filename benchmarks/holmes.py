@@ -79,9 +79,7 @@ def measure(job: Job, hosts: Sequence[str], laid: Any, deadline_s: float) -> tup
     switches = laid.space("sw")
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            forked.Process(
-                target=_rank, args=(rank, job, laid.space(host), laid.space("sw"), f"{folder}/store", writer)
-            )
+            forked.Process(target=_rank, args=(rank, job, laid.space(host), switches, f"{folder}/store", writer))
             for rank, host in enumerate(hosts)
         ]
         for process in processes:
@@ -126,12 +124,10 @@ def _steps(rank: int, job: Job, switches: str) -> tuple[list[float], float]:
     from holdfast.trainer.pipeline.shared_state import Sharing
     from holdfast.trainer.pipeline.stage import Stage
 
-    layout = TrainerLayout(
-        PP, DP, 1, SCHEDULES[job.schedule].chunks, job.micro_batches, SCHEDULES[job.schedule].placement
-    )
-    orders = SCHEDULES[job.schedule].build(PP, layout.chunks, job.micro_batches)
-    # Replicas are summed below, so the plan has none.
-    one = TrainerLayout(PP, 1, 1, layout.chunks, job.micro_batches, layout.placement)
+    schedule = SCHEDULES[job.schedule]
+    layout = TrainerLayout(PP, DP, 1, schedule.chunks, job.micro_batches, schedule.placement)
+    orders = schedule.build(PP, layout.chunks, job.micro_batches)
+    one = replace(layout, dp=1)  # replicas are summed below, so the plan has none
     plan = job_plan(one, job.schedule, layout.stages, orders, ahead=2)
     stage, replica, _ = layout.coordinate(rank)
     own = {"use_local_synchronization": True}

@@ -29,7 +29,8 @@ def by_speed(layers: int, speeds: Sequence[float], stages: Sequence[int] = (), a
         raise UsageError(f"speeds {list(speeds)} and stages {list(counts)}: one of each a cluster, all above 0")
     total = sum(speed * count for speed, count in zip(speeds, counts, strict=True))
     slowest = max(range(len(speeds)), key=lambda i: (-speeds[i], i))
-    found = [int(alpha * s * n * layers / total) for s, n in zip(speeds, counts, strict=True)]
+    # What is whole but for rounding is not to lose a layer.
+    found = [int(alpha * s * n * layers / total + 1e-9) for s, n in zip(speeds, counts, strict=True)]
     found[slowest] = layers - sum(found[:slowest]) - sum(found[slowest + 1 :])
     for own, count in zip(found, counts, strict=True):
         if own < count:

@@ -21,6 +21,8 @@ from holdfast.planner.unlike.shares import by_speed, evenly, minimax
         (40, (2.0, 1.0), (2, 1), 1.0, (32, 8)),
         # floor(3/6 x 11) = 5, floor(2/6 x 11) = 3, the rest.
         (11, (3.0, 2.0, 1.0), (), 1.0, (5, 3, 3)),
+        # 0.3 / 0.4 x 4 is 2.9999999999999996 in floats.
+        (4, (0.3, 0.1), (), 1.0, (3, 1)),
         # Of two that are equally slow the last takes the rest.
         (7, (1.0, 1.0), (), 1.0, (3, 4)),
     ],

@@ -137,7 +137,7 @@ def test_layers_that_do_not_fit_the_stages(layers: tuple[int, ...]) -> None:
 
 
 def test_speeds_for_some_groups_only() -> None:
-    with pytest.raises(ClusterError, match=r"node1 has no speed, and other nodes have"):
+    with pytest.raises(ClusterError, match=r"node1 has no speed, and others have"):
         cluster("infiniband 1 197", "roce 1")
     with pytest.raises(ClusterError, match="speed is 0: must be above 0"):
         cluster("infiniband 1 0", "roce 1 0")

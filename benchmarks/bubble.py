@@ -189,10 +189,9 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     late = Late(case.message * unit_s)
     units = case.units or (1.0,) * layout.stages
     stages = [
-        Stage(_sleeping_stage(unit_s * units[s]), s, layout.stages, cpu, alone, pipe)
-        for s, pipe in layout.held_by(rank)
+        Stage(sleeping_stage(unit_s * units[s]), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)
     ]
-    job = (case.plan, rank, stages, _difference, group, like)
+    job = (case.plan, rank, stages, difference, group, like)
     executor = (
         MessageDrivenExecutor(*job, 2 * case.ranks) if SCHEDULES[case.schedule].is_message_driven else Executor(*job)
     )
@@ -242,7 +241,7 @@ def _delay(messages: Any, most_s: float, rng: random.Random) -> None:
     messages.send, messages.finish = later, finish
 
 
-def _difference(out: Any, target: Any, share: float) -> Any:
+def difference(out: Any, target: Any, share: float) -> Any:
     return (out - target).sum()
 
 
@@ -298,8 +297,9 @@ class Rest:
         self.owed += time.monotonic() - began - seconds
 
 
-def _sleeping_stage(unit_s: float) -> Any:
-    """A module that takes a unit forward, and backward one for its input and one for its weight."""
+def sleeping_stage(unit_s: float, width: int = 4) -> Any:
+    """A module that takes a unit forward, and backward one for its input and one for its weight. Its activations are
+    (samples, width) in float64."""
     import torch
 
     rest = Rest()
@@ -319,7 +319,7 @@ def _sleeping_stage(unit_s: float) -> Any:
     class Stage(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
+            self.weight = torch.nn.Parameter(torch.ones(width, dtype=torch.float64))
 
         def forward(self, x: torch.Tensor, micro_batch: int) -> torch.Tensor:
             # The input needs its half of the backward even where its gradient is not asked for.

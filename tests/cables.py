@@ -4,6 +4,7 @@ Root only. Changes nothing outside of the namespaces made here; `close()` remove
 """
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 RATE = "200mbit"
+HEADERS = 66
+"""Bytes of Ethernet, IP and TCP with its timestamps, of each packet that an interface counts."""
 _CLONE_NEWNET = 0x40000000
 
 
@@ -34,6 +37,15 @@ def missing() -> str:
 
 def can_filter() -> bool:
     return shutil.which("nft") is not None
+
+
+def crossed_bytes(switches: str) -> int:
+    """Sent over the link between the switches so far, both ways, without headers. `switches`: `Cables.space("sw")`."""
+    words = ["ip", "-n", switches, "-s", "-j", "link", "show"]
+    links = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout)
+    sent = [link["stats64"]["tx"] for link in links if link["ifname"] in ("up0", "up1")]
+    assert len(sent) == 2, "two switches are joined by up0 and up1"
+    return sum(int(one["bytes"]) - HEADERS * int(one["packets"]) for one in sent)
 
 
 def _run(*words: str) -> bool:

@@ -96,6 +96,9 @@ class Node:
     """Seconds per byte of one device's share of the NICs."""
     ethernet_beta: float = 0.0
     """The same by Ethernet, for what goes to nodes with another type of NIC; 0: it has none."""
+    speed: float = 0.0
+    """What its devices were measured to reach in a job on NICs of its type alone, in any unit that all nodes share; 0:
+    not measured."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,9 @@ class Cluster:
         for level in self._needed():
             if level not in self.hops:
                 raise ClusterError(f"no link at level {level.word}: give [links.{level.word}] alpha_us and gbit_per_s")
+        unknown = [node.name for node in self.nodes if not node.speed]
+        if 0 < len(unknown) < len(self.nodes):
+            raise ClusterError(f"{unknown[0]} has no speed, and others have: give every [[group]] one, or none")
         types = sorted({node.nic for node in self.nodes})
         lacking = [node.name for node in self.nodes if node.nic != "ethernet" and not node.ethernet_beta]
         if len(types) > 1 and lacking:
@@ -158,6 +164,13 @@ class Cluster:
     def place_of(self) -> Ints:
         """By device: its place in its node."""
         return np.arange(self.world) - self.first[self.node_of]
+
+    @cached_property
+    def slowness(self) -> npt.NDArray[np.float64]:
+        """By device: how many times as long as on the fastest nodes its computations take; 1 without speeds."""
+        own = np.array([node.speed or 1.0 for node in self.nodes])
+        found: npt.NDArray[np.float64] = (own.max() / own)[self.node_of]
+        return found
 
     @cached_property
     def _switch_of(self) -> Ints:

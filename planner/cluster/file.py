@@ -24,7 +24,7 @@ _TOP = ("gpu", "nodes", "gpus_per_node", "nodes_per_switch", "switches_per_pod",
 _GPU = ("name", "flops", "memory_bytes", "memory_bytes_per_s", "link_bytes_per_s", "cache_bytes", "reached")
 _LINK = ("alpha_us", "gb_per_s", "gbit_per_s")
 _GROUP = ("gpu", "nodes", "gpus_per_node", "nodes_per_switch", "switch", "pod", "nic", "gbit_per_s",
-          "ethernet_gbit_per_s")  # fmt: skip
+          "ethernet_gbit_per_s", "speed")  # fmt: skip
 
 
 def parse(text: str, name: str = "cluster file") -> Cluster:
@@ -118,6 +118,9 @@ def _nodes(own: Mapping[str, Any], before: int, hop: Hop | None, is_group: bool)
     ethernet = 0.0
     if "ethernet_gbit_per_s" in own:
         ethernet = 1 / _bandwidth({"gbit_per_s": own["ethernet_gbit_per_s"]}, "ethernet")
+    speed = _number(own, "speed", "[[group]]", 0.0)
+    if "speed" in own and not speed > 0:
+        raise ClusterError(f"[[group]] speed is {own['speed']}: must be above 0, such as measured TFLOPS of a device")
     found = []
     for i in range(count):
         switch = i // of_switch
@@ -125,7 +128,7 @@ def _nodes(own: Mapping[str, Any], before: int, hop: Hop | None, is_group: bool)
         # Groups whose pods are not said to end are in one.
         pod = f"{before}-{switch // of_pod}" if is_group and "switches_per_pod" in own else str(switch // of_pod)
         at, pod = _name(own, "switch", at), _name(own, "pod", pod)
-        found.append(Node(f"node{before + i}", devices, at, pod, nic, beta, ethernet))
+        found.append(Node(f"node{before + i}", devices, at, pod, nic, beta, ethernet, speed))
     return found
 
 

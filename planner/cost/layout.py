@@ -54,6 +54,8 @@ class Layout:
     """With `memory.policy = chunks`: what a rank takes of its device, all included. 0: model data is not in chunks."""
     sub_batches: int = 1
     """Parts of a micro-batch, of which one is computed while tp ranks sum what they made of another (Merak)."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each stage; empty: evenly."""
 
     @property
     def world(self) -> int:
@@ -104,7 +106,10 @@ class Layout:
         return self.micro_batches * self.micro_batch_size
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """The first stages take what does not divide evenly, as the trainer has it."""
+        """As given, or evenly: the first stages take what is left over, as the trainer has it."""
+        if self.stage_layers:
+            start = sum(self.stage_layers[:stage])
+            return range(start, start + self.stage_layers[stage])
         size, extra = divmod(layers, self.stages)
         start = stage * size + min(stage, extra)
         return range(start, start + size + (stage < extra))
@@ -140,6 +145,8 @@ class Layout:
             return f"schedule {schedule.name} {unfit}"
         if self.stages > model.layers:
             return f"{self.stages} stages for {model.layers} layers: take pp x chunks of {model.layers} or less"
+        if (own := self.stage_layers) and (len(own) != self.stages or sum(own) != model.layers or min(own) < 1):
+            return f"stage_layers {list(own)}: {self.stages} stages need 1 or more each, {model.layers} in all"
         if self.zero not in range(4):
             return f"zero is {self.zero}: write 0, 1, 2 or 3"
         if self.recompute not in RECOMPUTE:

@@ -80,7 +80,7 @@ class CostModel:
         found, groups = self._parts(model, layout, engine), self._groups_of(layout)
         cores = self._cores(layout)
         crowd = layout.world / cores if cores else 1.0
-        stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
+        stages = self._stages(model, layout, found, groups)
         whole = SCHEDULES[layout.schedule].recomputes or layout.recompute == "cell"
         forward = tuple(crowd * one.forward[0] for one in stages)
         again = [crowd * sum(one.again[:2]) if whole else 0.0 for one in stages]
@@ -88,10 +88,12 @@ class CostModel:
         tensor = tuple(one.forward[2] + one.backward[2] + one.again[2] * whole for one in stages)
         held, _ = self._fullness(model, layout, found)
         ends = [
-            self._rank(model, layout, found, groups, engine, rank, crowd, one.updated_on_host)[2]
+            self._rank(model, layout, found, groups.of_rank(rank), engine, rank, crowd, one.updated_on_host)[2]
             for rank, one in enumerate(held)
         ]
-        exchanged = tuple(self._exchanged(model, layout, found, groups, rank) for rank in range(layout.pp))
+        exchanged = tuple(
+            self._exchanged(model, layout, found, groups.of_rank(rank), rank) for rank in range(layout.pp)
+        )
         message = self._message(layout, found, groups) if layout.pp > 1 else 0.0
         return PlannedStep(step, forward, backward, tensor, message, exchanged, tuple(ends))
 
@@ -101,30 +103,50 @@ class CostModel:
         if self.cluster.cores:
             return 0.0
         found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout)
-
         # What tp ranks send may be hidden but for its last part, and parts of a product take no less than the whole.
-        sends = layout.sub_batches == 1
-
-        def forward(one: LayerProfile) -> float:
-            return _seconds(one.t_f) + (self._sum(one.sends_f, groups) if sends else 0.0)
-
-        def backward(one: LayerProfile) -> float:
-            again = one.t_again or 0.0 if layout.recompute == "selective" else 0.0
-            again = forward(one) if layout.recompute == "full" else again
-            return _seconds(one.t_b) + (self._sum(one.sends_b, groups) if sends else 0.0) + again
-
-        layer = forward(found.layer) + backward(found.layer)
+        forward, backward = self._both(found.layer, layout, groups, sends=layout.sub_batches == 1)
+        layer = forward + backward
         ends = sum(_seconds(one.t_f) + _seconds(one.t_b) for one in (found.first, found.last))
         local = layout.local_micro_batches
         even = local * (model.layers * layer + ends) / layout.pp
         schedule = SCHEDULES[layout.schedule]
         if not with_schedule or schedule.placement is Placement.BOTH_WAYS:
             return even
-        chunk = model.layers // layout.stages
-        fill = forward(found.layer)
+        chunk = min(layout.stage_layers, default=model.layers // layout.stages)
+        fill = forward
         if schedule.placement is Placement.LOOP and not schedule.halves_backward:
-            fill += backward(found.layer)  # and the last backward has its way back
+            fill += backward  # and the last backward has its way back
         return max(even, local * chunk * layout.stages_per_rank * layer + (layout.pp - 1) * chunk * fill)
+
+    def layer_seconds(self, model: Transformer, layout: Layout, rank: int) -> tuple[float, float, float]:
+        """What a step takes more on a pipeline rank for one more layer, for the embedding, and for the head.
+
+        A layer's reduction counts as far as its own backward does not hide it. For choosing `stage_layers`; the step
+        is `predict`'s.
+        """
+        found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout).of_rank(rank)
+        local, slowness = layout.local_micro_batches, self._slowness(layout, rank)
+        compute = sum(self._both(found.layer, layout, groups)) * local * slowness
+        first, last = (local * slowness * (_seconds(one.t_f) + _seconds(one.t_b)) for one in (found.first, found.last))
+        if layout.replicas == 1:
+            return compute, first, last
+        again, backward = (local if layout.zero >= 2 else 1), _seconds(found.layer.t_b)
+        reduce = max(0.0, self._reduce(layout, float(found.layer.params), groups) - backward * self.overlap) * again
+        held = found.layer.params * float(self.precision.weight)
+        gather = self.collective(Collective.ALL_GATHER, held, groups.dp, layout.world) if layout.zero in (1, 2) else 0.0
+        return compute + reduce + gather, first, last
+
+    def _both(self, one: LayerProfile, layout: Layout, groups: _Groups, sends: bool = True) -> tuple[float, float]:
+        """Forward and backward of one micro-batch with collectives, and with what is computed again."""
+        forward = _seconds(one.t_f) + (self._sum(one.sends_f, groups) if sends else 0.0)
+        again = one.t_again or 0.0 if layout.recompute == "selective" else 0.0
+        again = forward if layout.recompute == "full" else again
+        return forward, _seconds(one.t_b) + (self._sum(one.sends_b, groups) if sends else 0.0) + again
+
+    def _slowness(self, layout: Layout, rank: int) -> float:
+        """Of a pipeline rank's devices; they are alike where groups keep to one type of NIC."""
+        each = layout.dp * layout.tp
+        return float(self.cluster.slowness[rank * each : (rank + 1) * each].max())
 
     def least_bytes(self, model: Transformer, layout: Layout, policies: Collection[str] = ()) -> float:
         """Bytes that the fullest rank of any layout of these axes, micro-batch, recompute and ZeRO stage holds at
@@ -134,7 +156,7 @@ class CostModel:
         held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
         if layout.device_bytes:  # a layer, and what all of them made
             return layer.params * self.precision.weight + model.layers * held
-        layers = model.layers // layout.pp
+        layers = max(model.layers // layout.pp, *layout.stage_layers, 0)
         replicas = layout.dp if layout.zero else 1
         # Gradients are in the weights' precision where nobody adds to them.
         least = replace(self.precision, gradient=min(self.precision.gradient, self.precision.weight))
@@ -221,16 +243,23 @@ class CostModel:
     def _sum(self, sends: Sends, groups: _Groups) -> float:
         return sum(self.collective(op, num_bytes, groups.tp, groups.world.size) for op, num_bytes in sends)
 
+    def _stages(self, model: Transformer, layout: Layout, found: Parts, groups: _Groups) -> list[_Stage]:
+        stages = []
+        for number, rank in enumerate(layout.places[0]):
+            slowness = max(self._slowness(layout, places[number]) for places in layout.places)
+            stages.append(self._stage(model, layout, found, groups.of_rank(rank), number).scaled(slowness))
+        return stages
+
     def _breakdown(
         self, model: Transformer, layout: Layout, found: Parts, groups: _Groups, engine: Engine,
         held: Sequence[Fullness],
     ) -> Breakdown:  # fmt: skip
-        stages = [self._stage(model, layout, found, groups, number) for number in range(layout.stages)]
+        stages = self._stages(model, layout, found, groups)
         message, cores = self._message(layout, found, groups), self._cores(layout)
-        ranks = run(layout, [one.scaled(cores / layout.world) for one in stages] if cores else stages, message, cores)
+        ranks = run(layout, [one.shared(cores / layout.world) for one in stages] if cores else stages, message, cores)
         crowd = layout.world / cores if cores else 1.0
         ends = [
-            self._rank(model, layout, found, groups, engine, rank, crowd, one.updated_on_host)
+            self._rank(model, layout, found, groups.of_rank(rank), engine, rank, crowd, one.updated_on_host)
             for rank, one in enumerate(held)
         ]
         copies = [self._copies(layout, *pair) for pair in zip(held, ranks, strict=True)]
@@ -396,7 +425,16 @@ class CostModel:
 class _Stage(StageTimes):
     """With tensor-parallel collectives that were measured while all ranks sent: as work they are a share of a core."""
 
-    def scaled(self, share: float) -> StageTimes:
+    def scaled(self, factor: float) -> _Stage:
+        """On devices that take so many times as long."""
+        if factor == 1.0:
+            return self
+        forward, backward, again = (
+            (a * factor, b * factor, c * factor, d * factor) for a, b, c, d in (self.forward, self.backward, self.again)
+        )
+        return _Stage(forward, backward, again)
+
+    def shared(self, share: float) -> StageTimes:
         def of(one: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
             compute, again, tensor, replicas = one
             return compute, again, tensor * min(1.0, share), replicas * min(1.0, share)
@@ -414,6 +452,12 @@ class _Groups:
     world: GroupCost
     message: Hop
     crossing: Mapping[str, Mapping[Level, float]]
+    dp_of: tuple[GroupCost, ...] = ()
+    """Where NICs are of unlike types, `dp` of each pipeline rank."""
+
+    def of_rank(self, rank: int) -> _Groups:
+        """As a pipeline rank's own replicas have it."""
+        return replace(self, dp=self.dp_of[rank]) if self.dp_of else self
 
     @classmethod
     def of(cls, cluster: Cluster, pp: int, dp: int, tp: int, pipes: tuple[tuple[int, ...], ...]) -> _Groups:
@@ -424,7 +468,10 @@ class _Groups:
         message, shares = message_cost(cluster, lines)
         ends = message_cost(cluster, np.ascontiguousarray(lines[:, [0, -1]]))[1] if pp > 1 else {}
         crossing = {axis: one.crossing for axis, one in found.items()} | {"pp": shares, "ends": ends}
-        return cls(found["tp"], found["dp"], found["world"], message, crossing)
+        own: tuple[GroupCost, ...] = ()
+        if not pipes and dp > 1 and len({node.nic for node in cluster.nodes}) > 1:
+            own = tuple(group_cost(cluster, rows) for rows in replicas.reshape(pp, tp, dp))
+        return cls(found["tp"], found["dp"], found["world"], message, crossing, own)
 
 
 def _held(layout: Layout, rank: int) -> list[int]:

@@ -10,6 +10,7 @@ from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.space import Space, families
+from holdfast.planner.unlike.blocks import is_unlike, obstacle
 
 _TIMES = (2, 4, 8, 16, 32, 64)
 """So many times the nodes are tried where a model does not fit."""
@@ -22,6 +23,8 @@ class NothingFits(UsageError):
 def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) -> str:
     """Of a cluster on which nothing divides: how many of its nodes would do, or which batch."""
     text = f"no layout has {samples:,} samples in a step on {cluster.world:,} devices"
+    if is_unlike(cluster):
+        text += f" ({obstacle(cluster)})"
     if space.pp or space.dp or space.tp or space.micro_batch_sizes:
         anything = replace(space, pp=(), dp=(), tp=(), micro_batch_sizes=())
         if next(families(model, cluster, samples, anything), None) is not None:

@@ -20,6 +20,8 @@ from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Goal, Ranked, is_as_without
 from holdfast.planner.search.reasons import NothingFits, no_family, no_member, too_large
 from holdfast.planner.search.space import Family, Space, families
+from holdfast.planner.unlike.blocks import is_unlike
+from holdfast.planner.unlike.fit import fitted
 
 KEPT = 10
 MOST_DEVICES = 1 << 17
@@ -114,7 +116,10 @@ class Search:
             if self._is_slower(floor):
                 self._counts["families slower"] += 1
                 continue
-            self._under_way = list(family.members(self.model, self.space))[::-1]
+            members = family.members(self.model, self.space)
+            if is_unlike(self.costs.cluster):
+                members = fitted(self.costs, self.model, members)
+            self._under_way = list(members)[::-1]
         return self._under_way.pop() if self._under_way else None
 
     def _look_at(self, layout: Layout) -> None:

@@ -10,6 +10,7 @@ from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cost.layout import MEMORY, RECOMPUTE, Layout, LayoutError
+from holdfast.planner.unlike.blocks import blocks
 
 MOST_SIZE = 8
 """Samples of a micro-batch at most, unless the space says otherwise."""
@@ -89,15 +90,20 @@ class Family:
 
 def _with_memory(layout: Layout, policy: str, space: Space) -> Iterator[Layout]:
     """The layout with this in host memory."""
-    for blocks in space.activation_blocks if "activations" in policy else (0,):
+    for kept in space.activation_blocks if "activations" in policy else (0,):
         for pieces in space.reduce_pieces if "states" in policy else (0,):
-            yield replace(layout, is_on_host="states" in policy, activation_blocks=blocks, reduce_pieces=pieces)
+            yield replace(layout, is_on_host="states" in policy, activation_blocks=kept, reduce_pieces=pieces)
 
 
 def families(model: Transformer, cluster: Cluster, samples: int, space: Space) -> Iterator[Family]:
-    """All with which a step has so many samples on all devices of the cluster, but for `idle_nodes`."""
+    """All with which a step has so many samples on all devices of the cluster, but for `idle_nodes`.
+
+    Where NICs are of unlike types, groups of dp and tp stay within one (`planner/unlike`): nodes are to be in the order
+    of their types.
+    """
     sizes = sorted({node.devices for node in cluster.nodes})
     for world in _worlds(cluster, space.idle_nodes):
+        alike = [one.devices for one in blocks(cluster, world)]
         for tp in space.tp or _divisors(world):
             groups = model.kv_heads or model.heads
             # Within a node: between nodes a layer's collectives would take longer than its products.
@@ -107,7 +113,7 @@ def families(model: Transformer, cluster: Cluster, samples: int, space: Space) -
                 if world % (tp * pp) or pp > model.layers:
                     continue
                 dp = world // (tp * pp)
-                if space.dp and dp not in space.dp:
+                if (space.dp and dp not in space.dp) or any(devices % (dp * tp) for devices in alike):
                     continue
                 yield from _batches(model, Layout(pp, dp, tp), samples, space)
 

@@ -22,7 +22,7 @@ from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
 from holdfast.trainer.rows.models import partition
 from holdfast.trainer.rows.network import clos
 from holdfast.trainer.rows.optim import host_states, in_chunks, second_order
-from holdfast.trainer.rows.planner import cuts
+from holdfast.trainer.rows.planner import cuts, unlike_nics
 from holdfast.trainer.rows.row import Row, Technique
 
 
@@ -108,5 +108,7 @@ TECHNIQUES = {
                   replicas.partial_backward),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "pipeline ranks differ in tp, a tensor must move", transfers.resharding),
+        Technique("H1", "Holmes: one job over unlike NICs", "Yang et al., ICPP 2024, arXiv 2312.03549",
+                  "nodes have InfiniBand, RoCE or Ethernet alone, in one job", unlike_nics.holmes),
     )
 }  # fmt: skip

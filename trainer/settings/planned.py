@@ -42,6 +42,7 @@ def settings_of(config: Config, layout: Layout) -> Config:
         dp=layout.dp,
         tp=layout.tp,
         stage_tp=(),
+        stage_layers=layout.stage_layers,
         schedule=layout.schedule,
         chunks=layout.chunks,
         shard_vocabulary=layout.shard_vocabulary,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # numpy and torch take time to import
     from holdfast.planner.network.questions import Reply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
+    from holdfast.planner.unlike.explained import Unlike
     from holdfast.trainer.settings.config import Config
 
 _GOALS = ("time", "memory")
@@ -126,13 +127,17 @@ def plan(
         found = search.run(lambda: time.monotonic() - began > seconds)
     replies = _asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0], search)
+    unlike = _unlike(found.best[0], search)
     if draw is not None:
         _write("--draw", draw, _picture(found.best[0], search))
     if as_json:
         document = _document(found, time.monotonic() - began)
-        output.print_json({**document, "what_if": [one.document() for one in replies]})
+        more = {} if unlike is None else {"nics": unlike.document()}
+        output.print_json({**document, **more, "what_if": [one.document() for one in replies]})
     else:
         _print(found, time.monotonic() - began)
+        for line in [] if unlike is None else unlike.lines():
+            output.say(line)
         if replies:
             _print_replies(replies)
     if draw is not None and not as_json:
@@ -151,16 +156,17 @@ def _write_settings(out: Path | None, text: str, is_quiet: bool) -> None:
 
 
 def _cluster(client: Client, place: Path, link_gbit: float, save: Path | None) -> "Cluster":
-    """From the file, or from the controller."""
+    """From the file, or from the controller; nodes by their type of NIC."""
     from holdfast.planner.cluster.file import parse
     from holdfast.planner.cluster.written import written
+    from holdfast.planner.unlike.blocks import by_type
 
     if str(place) != LIVE:
-        return parse(read_text(place), str(place))
+        return by_type(parse(read_text(place), str(place)))
     found = read_live(client, link_gbit * 1e9 / 8)
     if save is not None:
         _write("--save-cluster", save, written(found))
-    return found
+    return by_type(found)
 
 
 def _write(option: str, path: Path, text: str) -> None:
@@ -264,6 +270,14 @@ def _asked(questions: list[str], best: "Ranked", search: "Search") -> "list[Repl
     )
     network = Network(clos_of(search.costs.cluster))
     return [now(traffic, network), *(ask(question, traffic, network) for question in questions)]
+
+
+def _unlike(best: "Ranked", search: "Search") -> "Unlike | None":
+    """What NICs of unlike types mean for the best layout; None where all are alike."""
+    from holdfast.planner.unlike.blocks import is_unlike
+    from holdfast.planner.unlike.explained import explained
+
+    return explained(search.costs, search.model, best.layout) if is_unlike(search.costs.cluster) else None
 
 
 def _print_replies(replies: "list[Reply]") -> None:

@@ -165,3 +165,42 @@ def test_what_does_not_fit_may_be_in_host_memory(words: list[str], tmp_path: Pat
     config = load(best)
     assert config.optim.state == "host" or config.memory.policy == "chunks"
     plan(config, 8, vocab_of(config.data.tokenizer))
+
+
+UNLIKE = """gpu = "A100"
+gpus_per_node = 4
+[links.switch]
+gbit_per_s = 200
+[links.pod]
+gbit_per_s = 200
+""" + "".join(
+    f'[[group]]\nnic = "{nic}"\nnodes = 1\nspeed = {speed}\nethernet_gbit_per_s = 25\n'
+    for nic, speed in (("roce", 1), ("infiniband", 2), ("roce", 1), ("infiniband", 2))
+)
+
+
+def test_unlike_nics_get_groups_of_one_type_and_layers_by_speed(
+    words: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    Path(words[words.index("--cluster") + 1]).write_text(UNLIKE)
+    best, large = tmp_path / "best.toml", ("--set", "model.layers=12", "--set", "model.d_model=1024")
+    only = ("--schedules", "1f1b", "-o", str(best), *large)
+    assert main([*words, *only, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    first = found["layouts"][0]["layout"]
+    assert 8 % (first["dp"] * first["tp"]) == 0
+    config, _ = parse_all(["--config", str(best)])
+    assert config.parallel.stage_layers == tuple(first["stage_layers"])
+    layout = plan(config, 16, vocab_of(config.data.tokenizer))
+    layers = [len(layout.layers_of(stage, 12)) for stage in range(layout.stages)]
+    assert sum(layers[: layout.pp // 2]) < sum(layers[layout.pp // 2 :])
+    nics = found["nics"]
+    assert [(one["nic"], one["nodes"]) for one in nics["blocks"]] == [
+        ("roce", ["node0", "node2"]), ("infiniband", ["node1", "node3"])
+    ]  # fmt: skip
+    assert nics["boundaries"] == 1
+    assert set(nics["networks"]["dp"]) | set(nics["networks"]["tp"]) == {"IB"}
+    assert main([*words, *only]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ranks 0 to 7 on node0, node2 (roce), ranks 8 to 15 on node1, node3 (infiniband)" in out
+    assert "no group of dp or tp spans types of NIC" in out

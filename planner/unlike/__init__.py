@@ -1,0 +1,1 @@
+"""Jobs over unlike NICs: groups that stay within one type, layers by speed, and a transport for each group."""

@@ -46,7 +46,7 @@ def _is_known(gpu: Gpu) -> bool:
 
 
 def _kind(node: Node) -> tuple[object, ...]:
-    return node.devices, node.switch, node.pod, node.nic, node.beta, node.ethernet_beta
+    return node.devices, node.switch, node.pod, node.nic, node.beta, node.ethernet_beta, node.speed
 
 
 def _group(node: Node, count: int) -> Iterator[str]:
@@ -56,3 +56,5 @@ def _group(node: Node, count: int) -> Iterator[str]:
         yield f"gbit_per_s = {8 / node.beta / 1e9!r}"
     if node.ethernet_beta:
         yield f"ethernet_gbit_per_s = {8 / node.ethernet_beta / 1e9!r}"
+    if node.speed:
+        yield f"speed = {node.speed!r}"

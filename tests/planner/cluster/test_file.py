@@ -102,7 +102,7 @@ gb_per_s = 1
         (("nodes = 7", ""), "no nodes: write nodes = N"),
         (("nodes = 7", "nodes = 7\nnode = 7"), "'node', which is no key of it; did you mean nodes?"),
         (("[links.node]", "[links.rack]"), r"\[links\] has 'rack', which is no key"),
-        (('nic = "infiniband"', 'nic = "myrinet"'), "nic is 'myrinet': write one of infiniband, roce, ethernet"),
+        (('nic = "infiniband"', 'nic = "myrinet"'), "nic is 'myrinet': write one of infiniband, roce, rdma, ethernet"),
         (("alpha_us = 2", "alpha_us = -2"), "alpha_us is -2: must be a number of 0 or more"),
         (("[host]", "[host]\nspeed = 1"), r"\[host\] has 'speed'"),
         (("gpus_per_node = 8", "gpus_per_node = 8\nrails = 3"), "rails is 3: write true or false"),

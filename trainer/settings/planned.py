@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.layout import Layout
@@ -36,6 +37,43 @@ def settings_of(config: Config, layout: Layout) -> Config:
     )
     optim = replace(config.optim, state="host", bucket=layout.bucket) if layout.is_on_host else config.optim
     return replace(config, parallel=parallel, train=train, optim=optim)
+
+
+def layout_of(config: Config, world: int, vocab: int) -> Layout:
+    """The settings' own layout on `world` ranks, as the planner has it.
+
+    Raises ConfigError where the trainer has none, or the planner cannot describe it: pipeline ranks that differ in tp.
+    """
+    if len(set(config.parallel.stage_tp)) > 1:
+        raise ConfigError("parallel.stage_tp has entries that differ, which no prediction knows: set parallel.tp")
+    found = plan(config, world, vocab)
+    parallel, train = config.parallel, config.train
+    return Layout(
+        found.pp,
+        found.dp,
+        found.tp,
+        parallel.schedule,
+        parallel.chunks,
+        train.micro_batches,
+        train.micro_batch_size,
+        parallel.zero,
+        train.recompute,
+        parallel.sequence and found.tp > 1,
+        parallel.shard_vocabulary and found.tp > 1,
+        config.optim.state == "host",
+        config.optim.bucket,
+    )
+
+
+def changes(config: Config, other: Config) -> list[tuple[str, Any]]:
+    """("section.key", value) of all that `other` has otherwise."""
+    return [
+        (f"{section.name}.{one.name}", value)
+        for section in fields(config)
+        for one in fields(getattr(config, section.name))
+        if (value := getattr(getattr(other, section.name), one.name))
+        != getattr(getattr(config, section.name), one.name)
+    ]
 
 
 def takes(config: Config, layout: Layout, vocab: int) -> bool:

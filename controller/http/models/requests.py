@@ -58,6 +58,13 @@ class RestartSpec(Request):
     dump: bool = Field(default=False, description="Record the stacks of all workers in the incident first.")
 
 
+class SizedLayout(Request):
+    nodes: int = Field(ge=1, description="One of `node_counts`.")
+    throughput: float = Field(gt=0, le=1, description="Predicted, as a share of that on all `nnodes`.")
+    args: list[str] = Field(default=[], description="Added to the program's arguments when it runs on so many nodes.")
+    text: str = Field(default="", max_length=200, description="The layout for people, such as `pp=1 dp=6 tp=1`.")
+
+
 class JobSpec(Request):
     name: str = Field(
         default="job",
@@ -77,6 +84,11 @@ class JobSpec(Request):
     limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
     priority: int = Field(default=0, ge=-1000, le=1000, description="Higher values get nodes first.")
     preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
+    layouts: list[SizedLayout] = Field(
+        default=[],
+        description="One for each of `node_counts`: the job is then re-planned when nodes are lost, or waits for them "
+        "where that costs less. Empty: the program finds its own layout.",
+    )
 
 
 class StopSpec(Request):

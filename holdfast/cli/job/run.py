@@ -18,7 +18,7 @@ from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job.console import Console
-from holdfast.cli.job.launch import embedded, environment, torchrun, torchrun_options
+from holdfast.cli.job.launch import embedded, environment, layouts, torchrun, torchrun_options
 from holdfast.cli.job.launch.preload import parse_preload
 from holdfast.cli.job.standard_input import StandardInput
 from holdfast.cli.job.until_end import follow
@@ -97,6 +97,14 @@ def run(
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Take nodes from jobs with a lower priority, after a checkpoint.")
     ] = False,
+    replan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CLUSTER",
+            help="Plan a layout for each smaller number of nodes on this cluster (a file as of holdfast plan), and go "
+            "on with it when nodes are lost, unless waiting costs less.",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
     fault: Annotated[
         list[str] | None,
@@ -165,7 +173,7 @@ def _run(
     pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int,
     preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
     duplicate_stdout_filters: str, duplicate_stderr_filters: str, role: str, virtual_local_rank: bool,
-    shutdown_timeout: str, **given: Any,
+    shutdown_timeout: str, replan: Path | None, **given: Any,
 ) -> int:  # fmt: skip
     ignored = torchrun_options.check({f"--{name.replace('_', '-')}": given[name] for name in _VALUES})
     if ignored:
@@ -203,13 +211,16 @@ def _run(
             embedded.check(args or [], world, here)
 
     imports_itself = fresh or no_python
-    with _cluster(client, least, nproc_per_node, detach, queue, check_settings, imports_itself) as (
+    planned = None if replan is None else layouts.plan_all(
+        replan, args or [], target if module else "", (least, most), nproc_per_node
+    )  # fmt: skip
+    with _cluster(client, least if planned is None else most, nproc_per_node, detach, queue, check_settings, imports_itself) as (
         reached, wanted, failure, own,
     ):  # fmt: skip
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         if own is None:
-            check_settings(count * nproc, here=False)
+            check_settings((count if planned is None else most) * nproc, here=False)
         check_world(most, nproc)
         parse_faults(fault or [], count * nproc, count, names=[str(node["name"]) for node in reached.nodes()])
         choice = torchrun_options.choice(nproc, files, ranks, filters)
@@ -247,6 +258,8 @@ def _run(
             "priority": priority,
             "preempt": preempt,
         }
+        if planned is not None:
+            spec |= {"node_counts": [one["nodes"] for one in planned], "layouts": planned}
         job = reached.submit(spec)
         if typed is not None:
             typed.start()

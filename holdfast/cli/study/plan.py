@@ -81,7 +81,7 @@ def plan(
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
-    _refuse_what_is_not_planned(config)
+    refuse_what_is_not_planned(config)
     search = _search(config, cluster, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
@@ -107,7 +107,7 @@ def plan(
     return 0
 
 
-def _refuse_what_is_not_planned(config: Config) -> None:
+def refuse_what_is_not_planned(config: Config) -> None:
     """Settings that predictions know nothing of."""
     if config.module.build:
         raise UsageError(f"module.build = {config.module.build}: layouts are planned for the trainer's own model")

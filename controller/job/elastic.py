@@ -63,12 +63,12 @@ class Elastic:
         share = job.spec.throughput_on(len(chosen)) / job.spec.throughput_on(len(job.nodes))
         costs = ""
         if len(chosen) < len(job.nodes):
-            case = self._situation(chosen, min(share, 1.0), now)
-            found = replanning.choose(case)
-            gone = ", ".join(name for name in job.nodes if name not in chosen)
+            known = self.c.nodes
+            gone = [name for name in job.nodes if name not in known or not known[name].usable]
+            found = replanning.choose(self._situation(gone, min(share, 1.0), now))
             if found.waits:
                 return [], (
-                    f"waits {found.wait_s:.0f} s at most for {gone}: to go on with {len(chosen)} nodes now would cost "
+                    f"waits {found.wait_s:.0f} s at most for {', '.join(gone)}: to go on with {len(chosen)} nodes now would cost "
                     f"{found.going_on_s:.0f} s of training, to wait {found.cost_s:.0f} s"
                 )
             costs = f", costs {found.going_on_s:.0f} s of training" if math.isfinite(found.going_on_s) else ""
@@ -76,14 +76,14 @@ class Elastic:
         self._expect(job, len(chosen), share, costs)
         return chosen, missing
 
-    def _situation(self, chosen: list[str], share: float, now: Instant) -> replanning.Situation:
-        gone = [self.c.history(name) for name in self.c.job.nodes if name not in chosen]
+    def _situation(self, gone: list[str], share: float, now: Instant) -> replanning.Situation:
+        histories = [self.c.history(name) for name in gone]
         known = sorted(one for history in self.c.cluster.histories.values() for one in history.absences)
-        since = [history.evicted_at if history.evicted else history.away_since or now.wall for history in gone]
+        since = [history.evicted_at if history.evicted else history.away_since or now.wall for history in histories]
         return replanning.Situation(
             throughput=share,
-            missing=len(self.c.job.nodes) - len(chosen),
-            away_s=max(0.0, now.wall - max(since)),
+            missing=max(1, len(gone)),
+            away_s=max(0.0, now.wall - max(since, default=now.wall)),
             absences=[seconds for _, seconds in known[-_NEWEST:]],
             restart_s=self._restart_s(),
             grow_after_s=self.c.options.grow_after,

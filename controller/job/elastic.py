@@ -68,8 +68,8 @@ class Elastic:
             found = replanning.choose(self._situation(gone, min(share, 1.0), now))
             if found.waits:
                 return [], (
-                    f"waits {found.wait_s:.0f} s at most for {', '.join(gone)}: to go on with {len(chosen)} nodes now would cost "
-                    f"{found.going_on_s:.0f} s of training, to wait {found.cost_s:.0f} s"
+                    f"waits {found.wait_s:.0f} s at most for {', '.join(gone)}: to go on with {len(chosen)} nodes now "
+                    f"would cost {found.going_on_s:.0f} s of training, to wait {found.cost_s:.0f} s"
                 )
             costs = f", costs {found.going_on_s:.0f} s of training" if math.isfinite(found.going_on_s) else ""
             costs += f", to wait {found.waiting_s:.0f} s" if math.isfinite(found.waiting_s) else ""

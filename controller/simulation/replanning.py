@@ -82,9 +82,7 @@ def _decide(
         return held, math.inf
     if policy is Policy.GO_ON or held:
         return max(size, held), math.inf
-    found = choose(
-        Situation(throughputs[size], gone, at, outage.absences, outage.restart_s, outage.grow_after_s)
-    )
+    found = choose(Situation(throughputs[size], gone, at, outage.absences, outage.restart_s, outage.grow_after_s))
     return (held, found.wait_s) if found.waits else (size, math.inf)
 
 
@@ -121,9 +119,7 @@ def compare(
     found: dict[str, list[Trained]] = {name: [] for name in tables}
     for seed in seeds:
         rng = random.Random(seed)
-        outage = Outage(
-            nodes, repairs.draw(lost, rng), repairs.draw(known, rng), restart_s=restart_s, until_s=until_s
-        )
+        outage = Outage(nodes, repairs.draw(lost, rng), repairs.draw(known, rng), restart_s=restart_s, until_s=until_s)
         for name, (policy, throughputs) in tables.items():
             found[name].append(play(outage, throughputs, policy))
     return found

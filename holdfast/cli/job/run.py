@@ -100,9 +100,9 @@ def run(
     replan: Annotated[
         Path | None,
         typer.Option(
-            metavar="CLUSTER",
-            help="Plan a layout for each smaller number of nodes on this cluster (a file as of holdfast plan), and go "
-            "on with it when nodes are lost, unless waiting costs less.",
+            metavar="FILE",
+            help="Plan the embedded trainer's layouts on fewer nodes of this cluster (TOML, as for `plan`): when nodes "
+            "are lost, the job goes on with one, or waits where that costs less.",
         ),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
@@ -211,10 +211,11 @@ def _run(
             embedded.check(args or [], world, here)
 
     imports_itself = fresh or no_python
-    planned = None if replan is None else layouts.plan_all(
-        replan, args or [], target if module else "", (least, most), nproc_per_node
-    )  # fmt: skip
-    with _cluster(client, least if planned is None else most, nproc_per_node, detach, queue, check_settings, imports_itself) as (
+    planned = None
+    if replan is not None:
+        planned = layouts.plan_all(replan, args or [], target if module else "", (least, most), nproc_per_node)
+    here = least if planned is None else most
+    with _cluster(client, here, nproc_per_node, detach, queue, check_settings, imports_itself) as (
         reached, wanted, failure, own,
     ):  # fmt: skip
         with interrupts.allowed():

@@ -1,4 +1,4 @@
-"""Jobs with planned layouts: they go on with fewer nodes, or wait, whichever costs less, and come back to their size."""
+"""Jobs with planned layouts go on with fewer nodes, or wait, whichever costs less, and come back to their size."""
 
 import dataclasses
 
@@ -17,7 +17,9 @@ THREE = SizedLayout(3, 0.75, ("--pp", "1", "--dp", "12"), "pp=1 dp=12 tp=1")
 TWO = SizedLayout(2, 0.5, ("--pp", "2", "--dp", "4"), "pp=2 dp=4 tp=1")
 
 
-def planned(layouts: tuple[SizedLayout, ...] = (THREE, TWO), absences: tuple[float, ...] = (), **more: float) -> Virtual:
+def planned(
+    layouts: tuple[SizedLayout, ...] = (THREE, TWO), absences: tuple[float, ...] = (), **more: float
+) -> Virtual:
     """Four nodes. `absences`: how long another node was away before, in seconds."""
     v = Virtual(nodes=4, options=Options(**{"grow_after": 5.0, **more}))
     v.brain.c.histories["old"] = History(absences=[(v.instant.wall - 1e5, seconds) for seconds in absences])

@@ -33,9 +33,7 @@ def test_below_all_layouts_even_going_on_waits() -> None:
 
 
 @pytest.mark.parametrize(("absences", "like"), [((50.0,) * 20, Policy.WAIT), ((9000.0,) * 20, Policy.GO_ON)])
-def test_the_choice_is_the_better_of_both_where_the_history_is_right(
-    absences: tuple[float, ...], like: Policy
-) -> None:
+def test_the_choice_is_the_better_of_both_where_the_history_is_right(absences: tuple[float, ...], like: Policy) -> None:
     outage = Outage(64, (absences[0],) * 3, absences, restart_s=60.0)
     assert play(outage, TABLE, Policy.CHOOSE) == play(outage, TABLE, like)
 
@@ -62,9 +60,7 @@ def test_no_policy_beats_the_nodes_that_are_there(
     found = play(outage, TABLE, policy)
     best = sum(
         (min(end, outage.until_s) - min(begin, outage.until_s)) * (1 if at == len(repairs) else 0.96)
-        for at, (begin, end) in enumerate(
-            zip((0.0, *sorted(repairs)), (*sorted(repairs), outage.until_s), strict=True)
-        )
+        for at, (begin, end) in enumerate(zip((0.0, *sorted(repairs)), (*sorted(repairs), outage.until_s), strict=True))
     )
     assert 0 <= found.goodput <= best / outage.until_s + 1e-9
     assert found.restarts <= 3

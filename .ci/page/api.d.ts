@@ -363,6 +363,7 @@ declare namespace Api {
     limits?: JobLimits | null;
     priority?: number;
     preempt?: boolean;
+    layouts?: SizedLayout[];
   }
   interface Lanes {
     job: string;
@@ -590,6 +591,12 @@ declare namespace Api {
     node: string;
     at: number;
     generation: number;
+  }
+  interface SizedLayout {
+    nodes: number;
+    throughput: number;
+    args?: string[];
+    text?: string;
   }
   interface SlowPoints {
     at: number[];

@@ -59,6 +59,7 @@ class Elastic:
             counts = ", ".join(map(str, sorted(job.spec.node_counts)))
             return [], f"{missing}; smaller layouts are planned for {counts} of {job.spec.nnodes} nodes"
         if len(chosen) == len(job.nodes):
+            self._forget_plan(job)
             return chosen, missing
         share = job.spec.throughput_on(len(chosen)) / job.spec.throughput_on(len(job.nodes))
         costs = ""
@@ -108,6 +109,12 @@ class Elastic:
         layout = job.spec.layout_on(nodes)
         text = layout.text if layout is not None and layout.text else "its own layout"
         self.c.life.story = f"planned for {nodes} nodes: {text}, {share:.0%} of the throughput predicted{costs}"
+
+    def _forget_plan(self, job: Job) -> None:
+        """The nodes are there again, before a generation without them began."""
+        if self._expected is not None and self._expected.generation == job.generation + 1:
+            self._expected = None
+            self.c.life.story = f"then {len(job.nodes)} nodes were there again"
 
     def _measured(self, job: Job) -> list[Action]:
         """Add the measured throughput to the incident, once the new generation has done enough steps."""

@@ -159,6 +159,10 @@ def test_each_return_of_a_flapping_node_doubles_the_hold() -> None:
     assert hold_before_growing(7200.0, 1000) == 7200.0  # never less than what was asked for
 
 
+def test_a_restart_for_less_than_a_hundredth_is_not_worth_it() -> None:
+    assert frontier([(61, 0.905), (60, 0.9), (62, 0.93), (63, 0.93), (48, 0.0)]) == [60, 62]
+
+
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(1, 64), st.floats(0.0, 1.0), max_size=30))
 def test_the_most_nodes_of_the_frontier_are_the_fastest(table: dict[int, float]) -> None:

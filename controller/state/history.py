@@ -106,5 +106,6 @@ def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: st
                 key = verdict["check"], verdict["metric"], verdict["component"]
                 verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
     doc = history.to_doc()
+    del doc["away_since"], doc["absences"]  # what decisions need of them, an incident says
     node_failures = [{"at": at, "kind": kind} for at, kind in history.node_failures]
     return doc | {"node_failures": node_failures, "verdicts": list(verdicts.values())}

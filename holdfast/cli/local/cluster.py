@@ -44,14 +44,16 @@ class LocalCluster:
         http_port: int = 0,
         controller_flags: Sequence[str] = (),
         agent_flags: Sequence[str] = (),
+        switches: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "holdfast"),
     ) -> None:
-        """`mortal`: nodes whose agent is not restarted, like a lost host."""
+        """`mortal`: nodes whose agent is not restarted, like a lost host. `switches`: of those not under switch0."""
         self.state_dir = state_dir
         self.slots = slots
         self.node_names = [f"node{n}" for n in range(nodes + spares)]
         self._mortal = frozenset(mortal)
+        self._switches = dict(switches or {})
         self.grpc = ""
         self.http = ""
         self.failure = ""
@@ -118,12 +120,6 @@ class LocalCluster:
     def kill_controller(self) -> None:
         """Kill it with SIGKILL. It is restarted like any daemon that dies."""
         self._daemons[0].kill(signal.SIGKILL)
-
-    def bring_back(self, name: str) -> None:
-        """A node that was lost returns: start its agent, and do so again whenever it dies."""
-        with self._lock:
-            self._mortal -= {name}
-        self._wake.set()
 
     def stop(self, grace: float = 10.0) -> None:
         """Stop all processes, agents first: they stop their workers. Safe to repeat."""
@@ -218,7 +214,8 @@ class LocalCluster:
         return [*self._command, "controller", *ports, *state, *self._controller_flags]
 
     def _agent_argv(self, name: str) -> list[str]:
-        flags = ["--controller", self.grpc, "--node-name", name, "--switch", "switch0", "--slots", str(self.slots)]
+        switch = self._switches.get(name, "switch0")
+        flags = ["--controller", self.grpc, "--node-name", name, "--switch", switch, "--slots", str(self.slots)]
         # The workers of one host speak to each other over loopback: that is the traffic worth seeing.
         state = ["--state-dir", str(self.state_dir / name), "--end-with-workers", "--nics", "lo"]
         return [*self._command, "agent", *flags, *state, *self._agent_flags]

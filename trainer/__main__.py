@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from holdfast.trainer.settings.layout import plan, vocab_of, world_of
 from holdfast.trainer.settings.load import load, parse_override
 from holdfast.trainer.settings.models import MODELS, settings_of
 from holdfast.trainer.settings.own_module import is_named_by
+from holdfast.trainer.settings.written import toml
 
 # Flags that stand for one setting each.
 _FLAGS: dict[str, tuple[str, type, str]] = {
@@ -92,6 +93,16 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     if options["tokens"] < 0 or not 0 <= options["temperature"] < math.inf:
         raise ConfigError("--tokens and --temperature must be 0 or more, and finite")
     return config, Instead(options["sample"], options["tokens"], options["temperature"], options["export_hf"])
+
+
+def arguments(settings: Iterable[tuple[str, Any]]) -> list[str]:
+    """Arguments that set ("section.key", value), whatever was given before them: flags outrank --set, so what has a
+    flag is given by it."""
+    flags = {key: flag for flag, (key, _, _) in _FLAGS.items()}
+    found: list[str] = []
+    for key, value in settings:
+        found += [flags[key], str(value)] if key in flags else ["--set", f"{key}={toml(value)}"]
+    return found
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -368,6 +368,7 @@ declare namespace Api {
     preempt?: boolean;
     parallel?: Parallel | null;
     step_bytes?: StepBytes | null;
+    layouts?: SizedLayout[];
   }
   interface Lanes {
     job: string;
@@ -622,6 +623,12 @@ declare namespace Api {
     node: string;
     at: number;
     generation: number;
+  }
+  interface SizedLayout {
+    nodes: number;
+    throughput: number;
+    args?: string[];
+    text?: string;
   }
   interface SlowPoints {
     at: number[];

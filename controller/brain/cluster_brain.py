@@ -83,7 +83,7 @@ class ClusterBrain:
             self.c.commands,
             self.c.options,
             on_answer=lambda result, now: self.jobs.brains[job.spec.id].advanced(result, now),
-            choose=self.allocator.choose,
+            choose=lambda job, now: self.jobs.brains[job.spec.id].elastic.choose(*self.allocator.choose(job), now),
             on_nodes=self._holds_others,
         )
         state = JobState(
@@ -282,7 +282,7 @@ class ClusterBrain:
 
     def _cordon(self, event: CordonRequested, now: Instant) -> list[Action]:
         holder = self.jobs.holder(event.node)
-        actions = self.membership.cordon(event)
+        actions = self.membership.cordon(event, now)
         return actions + (holder.requests.precaution(now) if event.on and holder is not None else [])
 
     # --- time --------------------------------------------------------------------------------------------------

@@ -30,12 +30,14 @@ class Membership:
             node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
         if node.identity.incarnation != hello.identity.incarnation:
             node.leaving = False
+        was_away = node.history.returned(now.wall, self.c.options.agent_grace)
         self.c.connected += not node.connected
         node.identity, node.connected = hello.identity, True
         # Silence is judged against a fresh start: the gap of its absence says nothing of its heartbeat interval.
         node.frame_at, node.heartbeat_interval = now.mono, max(self.c.heartbeat_interval, node.heartbeat_interval)
         self.c.set_healthy(node)
-        actions = self._end_orphans(node, hello)
+        actions: list[Action] = [Record("node", name, node.history.to_doc())] if was_away else []
+        actions += self._end_orphans(node, hello)
         for brain in self.roster.active():
             actions += self._reported(brain, hello, now)
         return actions
@@ -149,6 +151,7 @@ class Membership:
         finding = stream_finding(node, now)
         self.c.connected -= node.connected
         node.connected, node.left_at = False, now.mono
+        node.history.left(now.wall)
         if node.state is not t.NodeState.LOST:
             node.state, node.reason = t.NodeState.SUSPECT, finding.text
         node.draining.clear()
@@ -172,13 +175,13 @@ class Membership:
         if node is not None:
             node.leaving, node.state, node.reason = True, t.NodeState.CORDONED, "its agent is stopping"
 
-    def cordon(self, event: CordonRequested) -> list[Action]:
+    def cordon(self, event: CordonRequested, now: Instant) -> list[Action]:
         node = self.find(event.node)
         if event.on:
             node.history.cordoned = True
             node.state, node.reason = t.NodeState.CORDONED, "cordoned by an operator"
         else:
-            node.history.reset()
+            node.history.reset(now.wall)
             if node.connected:
                 self.c.set_healthy(node)
         return [Record("node", node.name, node.history.to_doc())]

@@ -39,7 +39,7 @@ class Lifecycle:
     options: Options
     on_answer: Callable[[msg.CommandResult, Instant], list[Action]]
     """What an answer to a command of a transition is given to."""
-    choose: Callable[[Job], tuple[list[str], str]]
+    choose: Callable[[Job, Instant], tuple[list[str], str]]
     """The nodes of the next generation by group rank; none, and why, when there is no room for it now."""
     on_nodes: Callable[[Job], None]
     """Called when the job holds other nodes than before."""
@@ -180,7 +180,7 @@ class Lifecycle:
             actions += self._give_up(job)
         if self.waiting and self.waiting_since is None and (self.store or self._outstanding("store")):
             return actions  # the last answer decides: choosing again at each of thousands would take seconds
-        chosen, missing = self.choose(job)
+        chosen, missing = self.choose(job, now)
         if not chosen:
             # No node to run it yet; a node that only lost its agent for a moment will be back.
             self.missing, self.placement = missing, []
@@ -313,6 +313,9 @@ class Lifecycle:
 def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> msg.StartWorkers:
     """The start command of a node for the running generation: all its ranks, or only these."""
     program = job.spec.program
+    layout = job.spec.layout_on(len(job.nodes))
+    if layout is not None:
+        program = replace(program, args=(*program.args, *layout.args))
     if job.rollbacks:
         reported = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
         program = replace(program, env={**program.env, **reported})

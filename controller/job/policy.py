@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a worker exited with code 2, as programs do that refuse their arguments or settings; unless only an earlier "
         "attempt did a step",
-        lambda c: _refuses_input(c.cause) and not c.worked_before and not c.no_room,
+        lambda c: refuses_input(c.cause) and not c.worked_before and not c.no_room,
         Move.STOP,
         lambda c: f"exit code 2 is final: {c.cause.text}",
     ),
@@ -181,7 +181,7 @@ def _should_go(case: Case) -> bool:
     return case.row.fault is Fault.NODE and case.replaceable and case.node_failures >= case.options.node_failures
 
 
-def _refuses_input(cause: Finding) -> bool:
+def refuses_input(cause: Finding) -> bool:
     """argparse, click and Holdfast's trainer exit with 2 for wrong input, which a restart does not change."""
     return cause.kind is t.FindingKind.WORKER_EXIT and cause.exit_code == 2
 

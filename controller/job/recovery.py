@@ -99,9 +99,10 @@ class Recovery:
             return [books.saved(incident)]
         self.settling, self.stop_at = None, math.inf
         noted = self._note_fault(cause, job, now)
+        refused = self._drop_layout(cause, job)
         case = self._case(cause, job, now)
         decision = policy.decide(case)
-        incident.action, incident.reason = decision.move.value, decision.reason
+        incident.action, incident.reason = decision.move.value, decision.reason + refused
         said = Say("incident", {
             "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject,
             "action": decision.move.value, "reason": decision.reason,
@@ -128,6 +129,15 @@ class Recovery:
         if decision.move is policy.Move.WATCH:
             return [books.saved(incident), said]
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
+
+    def _drop_layout(self, cause: Finding, job: Job) -> str:
+        """A planned layout that the program itself refuses is not tried again: the job waits for other nodes."""
+        layout = job.spec.layout_on(len(job.nodes))
+        if layout is None or job.life_steps or job.best_step < 0 or not policy.refuses_input(cause):
+            return ""
+        others = tuple(one for one in job.spec.layouts if one is not layout)
+        job.spec = dataclasses.replace(job.spec, layouts=others, node_counts=tuple(one.nodes for one in others))
+        return f"; it refused the layout planned for {layout.nodes} nodes ({layout.text}), which is left out"
 
     def _backoff(self, move: policy.Move, cause: Finding, job: Job) -> float:
         """Seconds before the next attempt. None where something changes with it (other nodes, an older state), where

@@ -28,6 +28,25 @@ class History:
     """(wall, job) of each time that it was evicted for a fault; a reset by an operator does not change the past."""
     node_failures: list[tuple[float, str]] = field(default_factory=list)
     """(wall, kind of finding) of the faults that began on this node and count against it."""
+    away_since: float = 0.0
+    """Wall time at which its agent left; 0 while it is there."""
+    absences: list[tuple[float, float]] = field(default_factory=list)
+    """(wall of the return, seconds) of each time that it was away for longer than a lost connection takes."""
+
+    def left(self, wall: float) -> None:
+        self.away_since = self.away_since or wall
+
+    def returned(self, wall: float, longest_blip: float) -> bool:
+        """It is back. True if it was away for so long that this is worth remembering."""
+        since, self.away_since = self.away_since, 0.0
+        if not since or wall - since <= longest_blip:
+            return False
+        self.absences = [*self.absences, (wall, wall - since)][-KEPT:]
+        return True
+
+    def returns(self, wall: float, window: float) -> int:
+        """How often it came back within the last `window` seconds."""
+        return sum(at > wall - window for at, _ in self.absences)
 
     def offend(self, kind: t.FindingKind, wall: float) -> None:
         self.node_failures = [*self.node_failures, (wall, kind.value)][-KEPT:]
@@ -39,8 +58,10 @@ class History:
     def evict(self, reason: str, wall: float, quarantined: bool) -> None:
         self.evicted, self.evicted_at, self.quarantined = reason, wall, self.quarantined or quarantined
 
-    def reset(self) -> None:
+    def reset(self, wall: float) -> None:
         """An operator examined it: it begins anew."""
+        if self.evicted_at:  # so long a repair takes
+            self.absences = [*self.absences, (wall, wall - self.evicted_at)][-KEPT:]
         self.cordoned, self.evicted, self.evicted_at, self.quarantined, self.node_failures = False, "", 0.0, False, []
         self.failed_job = ""
 
@@ -58,6 +79,8 @@ class History:
             "failed_job": self.failed_job,
             "outs": [list(out) for out in self.outs],
             "node_failures": [list(node_failure) for node_failure in self.node_failures],
+            "away_since": self.away_since,
+            "absences": [list(absence) for absence in self.absences],
         }
 
     @classmethod
@@ -66,9 +89,11 @@ class History:
         node_failures = [(float(at), str(kind)) for at, kind in doc.get("node_failures", ())]
         evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
         outs = [(float(at), str(job)) for at, job in doc.get("outs", ())]
+        absences = [(float(at), float(seconds)) for at, seconds in doc.get("absences", ())]
         return cls(
             bool(doc["cordoned"]), evicted, at, quarantined=bool(doc.get("quarantined")), node_failures=node_failures,
-            failed_job=str(doc.get("failed_job", "")), outs=outs,
+            failed_job=str(doc.get("failed_job", "")), outs=outs, away_since=float(doc.get("away_since", 0.0)),
+            absences=absences,
         )  # fmt: skip
 
 
@@ -81,5 +106,6 @@ def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: st
                 key = verdict["check"], verdict["metric"], verdict["component"]
                 verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
     doc = history.to_doc()
+    del doc["away_since"], doc["absences"]  # what decisions need of them, an incident says
     node_failures = [{"at": at, "kind": kind} for at, kind in history.node_failures]
     return doc | {"node_failures": node_failures, "verdicts": list(verdicts.values())}

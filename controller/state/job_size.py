@@ -31,3 +31,10 @@ def check_size(job: JobSpec) -> None:
         counts = f"{list(job.node_counts)[:20]}"
         raise UsageError(f"node_counts must be from 1 to nnodes, {job.nnodes}, not {counts}")
     check_shape(job)
+    if job.layouts and sorted(one.nodes for one in job.layouts) != sorted(job.node_counts):
+        sizes = f"{[one.nodes for one in job.layouts][:20]}"
+        raise UsageError(f"layouts must be one for each of node_counts, {list(job.node_counts)[:20]}, not for {sizes}")
+    for one in job.layouts:
+        if not 0 < one.throughput <= 1:
+            raise UsageError(f"the throughput on {one.nodes} nodes must be a share above 0 and at most 1, not "
+                             f"{one.throughput:g}")  # fmt: skip

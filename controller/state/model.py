@@ -4,6 +4,7 @@ Every moment comes in as an `Instant`: `mono` decides, `wall` is for display and
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -142,6 +143,19 @@ _USABLE = (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING, t.NodeSt
 
 
 @dataclass(frozen=True, slots=True)
+class SizedLayout:
+    """How a job is laid out on fewer nodes than its own, as the planner found it when the job was submitted."""
+
+    nodes: int
+    throughput: float
+    """Predicted, as a share of that at full size."""
+    args: tuple[str, ...] = ()
+    """What its program is started with there, after its own arguments."""
+    text: str = ""
+    """For people: pp=1 dp=6 tp=1."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     id: str
     name: str
@@ -163,6 +177,17 @@ class JobSpec:
     """Its declared sizes of pp, dp and tp, which count for the order of its nodes; empty: not declared."""
     step_bytes: dict[str, float] = field(default_factory=dict)
     """What all its ranks send in a step, by axis; empty: not known."""
+    layouts: tuple[SizedLayout, ...] = ()
+    """Of each of `node_counts`, for a job that is re-planned. Empty: its program finds its own."""
+
+    def layout_on(self, nodes: int) -> SizedLayout | None:
+        """The planned layout on so many nodes; None at full size, and for a job that is not re-planned."""
+        return next((one for one in self.layouts if one.nodes == nodes), None)
+
+    def throughput_on(self, nodes: int) -> float:
+        """Predicted, as a share of that at full size."""
+        layout = self.layout_on(nodes)
+        return 1.0 if layout is None else layout.throughput
 
     @property
     def world(self) -> int:
@@ -177,6 +202,11 @@ class JobSpec:
     @property
     def needs(self) -> int:
         return min(self.counts)
+
+
+def sized_layouts(docs: Iterable[Any]) -> tuple[SizedLayout, ...]:
+    """From their documents. Whatever Exception for one that is none."""
+    return tuple(SizedLayout(**{**doc, "args": tuple(doc.get("args", ()))}) for doc in docs)
 
 
 @dataclass(slots=True)
@@ -290,6 +320,7 @@ class Job:
         spec["program"] = msg.Program(**program)
         spec["faults"] = tuple(spec["faults"])
         spec["node_counts"] = tuple(spec.get("node_counts", ()))
+        spec["layouts"] = sized_layouts(spec.get("layouts", ()))
         backs = [Rollback(**one) for one in doc.get("rollbacks", ())]
         progress = Progress.from_doc(doc.get("progress", {}))
         past = [(int(generation), list(nodes)) for generation, nodes in doc.get("past", ())]

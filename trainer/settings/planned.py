@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 from holdfast.plan.planned_step import PlannedStep
 from holdfast.planner.cluster.cluster import Level
@@ -107,6 +108,18 @@ def hash_of(config: Config, world: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def changes(config: Config, other: Config) -> list[tuple[str, Any]]:
+    """("section.key", value) of all that `other` has otherwise."""
+    return [
+        (f"{section.name}.{one.name}", value)
+        for section in fields(config)
+        if section.name != "planned"  # counts for the settings that it is of, and for no others
+        for one in fields(getattr(config, section.name))
+        if (value := getattr(getattr(other, section.name), one.name))
+        != getattr(getattr(config, section.name), one.name)
+    ]
+
+
 def takes(config: Config, layout: Layout, vocab: int) -> bool:
     """Whether the trainer does all of it."""
     try:
@@ -119,8 +132,10 @@ def takes(config: Config, layout: Layout, vocab: int) -> bool:
 
 
 def layout_of(config: Config, layout: TrainerLayout) -> Layout:
-    """The trainer's layout as the planner's; tp alike in all stages."""
-    parallel, train = config.parallel, config.train
+    """The trainer's layout of these settings as the planner's. ConfigError for pipeline ranks that differ in tp."""
+    if len(set(config.parallel.stage_tp)) > 1:
+        raise ConfigError("parallel.stage_tp has entries that differ, which no prediction knows: set parallel.tp")
+    parallel, train, optim = config.parallel, config.train, config.optim
     return Layout(
         pp=layout.pp,
         dp=layout.dp,
@@ -131,8 +146,13 @@ def layout_of(config: Config, layout: TrainerLayout) -> Layout:
         micro_batch_size=train.micro_batch_size,
         zero=parallel.zero,
         recompute=train.recompute,
-        sequence=parallel.sequence,
-        shard_vocabulary=parallel.shard_vocabulary,
+        sequence=parallel.sequence and layout.tp > 1,
+        shard_vocabulary=parallel.shard_vocabulary and layout.tp > 1,
+        is_on_host=optim.state == "host",
+        bucket=optim.bucket,
+        reduce_pieces=optim.reduce_pieces,
+        sub_batches=parallel.sub_batches,
+        stage_layers=parallel.stage_layers,
     )
 
 

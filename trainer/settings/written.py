@@ -17,7 +17,7 @@ def written(config: Config) -> str:
     for section in fields(config):
         own, usual = getattr(config, section.name), getattr(_DEFAULT, section.name)
         lines = [
-            f"{one.name} = {_value(getattr(own, one.name))}"
+            f"{one.name} = {toml(getattr(own, one.name))}"
             for one in fields(own)
             if getattr(own, one.name) != getattr(usual, one.name)
         ]
@@ -26,12 +26,13 @@ def written(config: Config) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _value(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A setting's value as TOML has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         # JSON's strings are TOML's, but for this, and for characters beyond 16 bits where they are escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml, value)) + "]"
     return repr(value)  # numbers: inf and nan are TOML's words too

@@ -74,6 +74,13 @@ class StepBytes(Request):
     tp: float = Field(default=0.0, ge=0, le=1e30)
 
 
+class SizedLayout(Request):
+    nodes: int = Field(ge=1, description="One of `node_counts`.")
+    throughput: float = Field(gt=0, le=1, description="Predicted, as a share of that on all `nnodes`.")
+    args: list[str] = Field(default=[], description="Added to the program's arguments when it runs on so many nodes.")
+    text: str = Field(default="", max_length=200, description="The layout for people, such as `pp=1 dp=6 tp=1`.")
+
+
 class JobSpec(Request):
     name: str = Field(
         default="job",
@@ -95,6 +102,11 @@ class JobSpec(Request):
     preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
     parallel: Parallel | None = Field(default=None, description="Its groups, by which its nodes are ordered.")
     step_bytes: StepBytes | None = Field(default=None, description="If known: what is weighed when they are ordered.")
+    layouts: list[SizedLayout] = Field(
+        default=[],
+        description="One for each of `node_counts`: the job is then re-planned when nodes are lost, or waits for them "
+        "where that costs less. Empty: the program finds its own layout.",
+    )
 
 
 class StopSpec(Request):

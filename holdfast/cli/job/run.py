@@ -18,7 +18,7 @@ from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job.console import Console
-from holdfast.cli.job.launch import embedded, environment, torchrun, torchrun_options
+from holdfast.cli.job.launch import embedded, environment, layouts, torchrun, torchrun_options
 from holdfast.cli.job.launch.parallel import check_parallel, declared, parse_parallel
 from holdfast.cli.job.launch.preload import parse_preload
 from holdfast.cli.job.standard_input import StandardInput
@@ -102,6 +102,14 @@ def run(
         str,
         typer.Option(metavar="pp=N,dp=N,tp=N", help="Its groups, to which nodes near each other are given."),
     ] = "",
+    replan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plan the embedded trainer's layouts on fewer nodes of this cluster (TOML, as for `plan`): when nodes "
+            "are lost, the job goes on with one, or waits where that costs less.",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
     fault: Annotated[
         list[str] | None,
@@ -170,7 +178,7 @@ def _run(
     pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int,
     preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
     duplicate_stdout_filters: str, duplicate_stderr_filters: str, role: str, virtual_local_rank: bool,
-    shutdown_timeout: str, parallel: str, **given: Any,
+    shutdown_timeout: str, parallel: str, replan: Path | None, **given: Any,
 ) -> int:  # fmt: skip
     ignored = torchrun_options.check({f"--{name.replace('_', '-')}": given[name] for name in _VALUES})
     if ignored:
@@ -213,13 +221,17 @@ def _run(
             embedded.check(trainer_args, world, here)
 
     imports_itself = fresh or no_python
-    with _cluster(client, least, nproc_per_node, detach, queue, check_settings, imports_itself) as (
+    planned = None
+    if replan is not None:
+        planned = layouts.plan_all(replan, args or [], target if module else "", (least, most), nproc_per_node)
+    here = least if planned is None else most
+    with _cluster(client, here, nproc_per_node, detach, queue, check_settings, imports_itself) as (
         reached, wanted, failure, own,
     ):  # fmt: skip
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         if own is None:
-            check_settings(count * nproc, here=False)
+            check_settings((count if planned is None else most) * nproc, here=False)
         check_world(most, nproc)
         full = most if ":" in nnodes else count
         check_parallel(sizes, full * nproc)
@@ -260,6 +272,8 @@ def _run(
             "preempt": preempt,
             **declared(sizes, trainer_args, (count * nproc, full * nproc), own is not None),
         }
+        if planned is not None:
+            spec |= {"node_counts": [one["nodes"] for one in planned], "layouts": planned}
         job = reached.submit(spec)
         if typed is not None:
             typed.start()

@@ -114,7 +114,8 @@ def plan(
         from holdfast.trainer.__main__ import parse_all
     config, instead = parse_all(context.args)
     assert instead is None
-    _refuse_what_is_not_planned(config, stages)
+    refuse_what_is_not_planned(config, stages)
+    _refuse_what_is_chosen(config)
     known = _cluster(client, cluster, link_gbit, save_cluster)
     if stages == "alpa":
         _write_settings(out, plan_stages.plan_stages(config, known, limit, seconds, as_json), as_json)
@@ -184,7 +185,7 @@ def _picture(best: "Ranked", search: "Search") -> str:
     return svg(cluster, layout, best.prediction.wire, title)
 
 
-def _refuse_what_is_not_planned(config: "Config", stages: str) -> None:
+def refuse_what_is_not_planned(config: "Config", stages: str = "even") -> None:
     """Settings that predictions know nothing of."""
     if config.module.build and stages == "even":
         raise UsageError(
@@ -192,6 +193,9 @@ def _refuse_what_is_not_planned(config: "Config", stages: str) -> None:
         )
     if config.parallel.stage_layers:
         raise UsageError("parallel.stage_layers is set, and layers are spread evenly over stages here: leave it out")
+
+
+def _refuse_what_is_chosen(config: "Config") -> None:
     for name, value, usual in (
         ("memory.policy", config.memory.policy, "whole"),
         ("train.activations", config.train.activations, "device"),

@@ -132,9 +132,7 @@ def takes(config: Config, layout: Layout, vocab: int) -> bool:
 
 
 def layout_of(config: Config, layout: TrainerLayout) -> Layout:
-    """The trainer's layout of these settings as the planner's. ConfigError for pipeline ranks that differ in tp."""
-    if len(set(config.parallel.stage_tp)) > 1:
-        raise ConfigError("parallel.stage_tp has entries that differ, which no prediction knows: set parallel.tp")
+    """The trainer's layout of these settings as the planner's; tp alike in all stages."""
     parallel, train, optim = config.parallel, config.train, config.optim
     return Layout(
         pp=layout.pp,

@@ -270,7 +270,9 @@ def _run(
             "limits": limits,
             "priority": priority,
             "preempt": preempt,
-            **declared(sizes, trainer_args, (count * nproc, full * nproc), own is not None),
+            **declared(
+                sizes, trainer_args, ((count if planned is None else most) * nproc, full * nproc), own is not None
+            ),
         }
         if planned is not None:
             spec |= {"node_counts": [one["nodes"] for one in planned], "layouts": planned}

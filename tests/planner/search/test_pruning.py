@@ -47,7 +47,7 @@ class Table:
         least = self._draw("time", self._family(one))
         return least + 0.5 * with_schedule * self._draw("own time", one)
 
-    def least_bytes(self, model: Transformer, one: Layout) -> float:
+    def least_bytes(self, model: Transformer, one: Layout, policies: object = ()) -> float:
         return self._draw("bytes", self._family(one))
 
     def predict(self, model: Transformer, one: Layout) -> Prediction:

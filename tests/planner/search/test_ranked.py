@@ -20,8 +20,8 @@ def ranked(layout: Layout | None = None, held: float = 1.0, step_s: float | None
 def test_the_goal_is_first_and_equal_ones_have_an_order() -> None:
     layout = Layout(pp=4, dp=9, tp=2, zero=3, chunks=5, micro_batch_size=7)
     one = ranked(layout, held=30.0, compute=2.0)
-    assert one.key("time") == (2.0, 30.0, 4, 2, 3, 5, 7)
-    assert one.key("memory") == (30.0, 2.0, 4, 2, 3, 5, 7)
+    assert one.key("time") == (2.0, 30.0, 4, 2, 3, 5, 7, 0, 0, 1)
+    assert one.key("memory") == (30.0, 2.0, 4, 2, 3, 5, 7, 0, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def axes(model: Transformer, on: Cluster, samples: int, space: Space) -> list[Ax
 
 @pytest.mark.parametrize(("nodes", "gpus", "samples"), [(2, 4, 8), (1, 6, 12), (3, 2, 24), (5, 6, 30), (1, 1, 32)])
 def test_families_are_all_axes_whose_products_are_right(nodes: int, gpus: int, samples: int) -> None:
-    space, on = Space(recompute=("none",)), cluster(nodes, gpus)
+    space, on = Space(recompute=("none",), sub_batches=(1,)), cluster(nodes, gpus)
     expected = tried([nodes * gpus], gpus, samples)
     assert expected
     assert axes(MODEL, on, samples, space) == expected
@@ -65,14 +65,17 @@ def test_tp_divides_every_node() -> None:
 
 
 def test_nodes_that_may_be_idle() -> None:
-    space, on = Space(recompute=("none",)), cluster(3, 2)
+    space, on = Space(recompute=("none",), sub_batches=(1,)), cluster(3, 2)
     for idle, worlds in ((0, [6]), (1, [6, 4]), (2, [6, 4, 2]), (9, [6, 4, 2])):
         assert axes(MODEL, on, 24, replace(space, idle_nodes=idle)) == tried(worlds, 2, 24)
 
 
 def test_each_family_comes_with_each_kind_of_recompute() -> None:
     on = cluster(1, 2)
-    found = [(one.base.pp, one.base.tp, one.base.recompute) for one in families(MODEL, on, 2, Space(dp=(1,)))]
+    found = [
+        (one.base.pp, one.base.tp, one.base.recompute)
+        for one in families(MODEL, on, 2, Space(dp=(1,), sub_batches=(1,)))
+    ]
     # pp x tp = 2, and micro-batches of 1 and 2 samples.
     assert sorted(found) == sorted(
         [(2, 1, kind) for kind in Space().recompute] * 2 + [(1, 2, kind) for kind in Space().recompute] * 2
@@ -92,7 +95,7 @@ def test_each_family_comes_with_each_kind_of_recompute() -> None:
 def test_sequence_and_vocabulary_are_shared_where_tp_divides_them(
     change: dict[str, int], space: dict[str, bool], sequence: bool, vocabulary: bool
 ) -> None:
-    for family in families(replace(MODEL, **change), cluster(1, 2), 2, Space(**space)):  # type: ignore[arg-type]
+    for family in families(replace(MODEL, **change), cluster(1, 2), 2, Space(sub_batches=(1,), **space)):  # type: ignore[arg-type]
         expected = (sequence, vocabulary) if family.base.tp == 2 else (False, False)
         assert (family.base.sequence, family.base.shard_vocabulary) == expected
 

@@ -69,6 +69,8 @@ def _settings(args: Sequence[str]) -> Config:
     if instead is not None:
         raise UsageError("--replan is for training: leave out --sample, --export-hf and --traffic")
     refuse_what_is_not_planned(config)
+    if len(set(config.parallel.stage_tp)) > 1:
+        raise UsageError("parallel.stage_tp has entries that differ, which no prediction knows: set parallel.tp")
     if config.memory.policy != "whole" or config.train.activations != "device":
         raise UsageError(
             "--replan plans with parameters and activations on the device: leave memory.policy at whole and "

@@ -44,7 +44,7 @@ def declared(
     """What a job's submission says of its groups. `trainer_args`: of the embedded trainer, whose settings have the
     sizes; None: another program. `worlds`: workers at first, and at the job's full size."""
     if sizes or trainer_args is None:
-        return {"parallel": sizes or None}
+        return {"parallel": sizes} if sizes else {}
     found = embedded.declared(trainer_args, worlds[0], here)
     rest = found.get("parallel", {})
     if found and worlds[1] % (rest["pp"] * rest["tp"]):

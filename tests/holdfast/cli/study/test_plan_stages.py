@@ -57,10 +57,9 @@ def test_what_can_not_be_is_one_line(
     words: list[str], more: list[str], line: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    links = "".join(f"[links.{level}]\nalpha_us = 5\ngbit_per_s = 9\n" for level in ("switch", "pod"))
     unlike = "[[group]]\nnodes = 2\ngpus_per_node = 2\n[[group]]\nnodes = 1\ngpus_per_node = 4\n"
-    Path("unlike.toml").write_text(
-        f"{unlike}{DEVICE.format('1e9')}{LINK}[links.switch]\nalpha_us = 5\ngbit_per_s = 9\n"
-    )
+    Path("unlike.toml").write_text(f"{unlike}{DEVICE.format('1e9')}{LINK}{links}")
     assert main([*words, *more]) == 2
     error = capsys.readouterr().err
     assert line in error

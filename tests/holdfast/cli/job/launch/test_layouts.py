@@ -109,7 +109,8 @@ REFUSED = [
     (["--nnodes", "1:2", "--nproc-per-node", "4", "-m", TRAINER], "node0 has 2 devices, --nproc-per-node is 4"),
     (["--nnodes", "1:9", "--nproc-per-node", "2", "-m", TRAINER], "has 4 nodes, --nnodes up to 9: write nodes = 9"),
     (["--nnodes", "1:2", "--nproc-per-node", "2", "-m", TRAINER, "--traffic"], "--replan is for training"),
-    (["--nnodes", "1:2", "--nproc-per-node", "2", "-m", TRAINER, "--set", "memory.policy=chunks"], "in no prediction"),
+    (["--nnodes", "1:2", "--nproc-per-node", "2", "-m", TRAINER, "--set", "memory.policy=chunks"],
+     "--replan plans with parameters and activations on the device"),
     (["--nnodes", "1:2", "--nproc-per-node", "2", "-m", TRAINER, "--set", "parallel.stage_tp=[1,3]", "--pp", "2"],
      "parallel.stage_tp has entries that differ"),
 ]  # fmt: skip

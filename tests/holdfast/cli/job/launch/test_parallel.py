@@ -46,7 +46,7 @@ def test_the_trainers_own_settings() -> None:
     assert found["step_bytes"]["dp"] > 0
     assert found["step_bytes"]["tp"] == 0
     assert declared({"dp": 4}, TRAINER, (4, 4), True) == {"parallel": {"dp": 4}}
-    assert declared({}, None, (4, 4), True) == {"parallel": None}
+    assert declared({}, None, (4, 4), True) == {}
     assert declared({}, TRAINER, (4, 5), True) == {}  # 5 workers are no two stages
     assert declared({}, [*TRAINER, "--set", "parallel.stage_tp=[1,2]"], (3, 3), True) == {}
     assert declared({}, ["--help"], (4, 4), True) == {}

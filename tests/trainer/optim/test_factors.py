@@ -43,10 +43,11 @@ def test_statistics_are_means_over_all_rows() -> None:
     assert found["out"].numpy() == pytest.approx(g, rel=1e-12)
     with pytest.raises(AssertionError, match="no product was seen"):
         Statistics(torch.float64).factors()
-    half = seen()
-    half.add("in", drawn(1, IN))
-    with pytest.raises(AssertionError, match="of some products one side is missing"):
-        half.factors()
+    for side, width in (("in", IN), ("out", OUT)):
+        half = seen()
+        half.add(side, drawn(1, width))
+        with pytest.raises(AssertionError, match="of some products one side is missing"):
+            half.factors()
 
 
 def test_late_statistics_add_one_product_at_a_time_and_the_rest_at_last() -> None:

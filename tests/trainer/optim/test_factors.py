@@ -123,6 +123,9 @@ def test_negative_eigenvalues_are_none() -> None:
     assert sorted(one.state["values_in"].tolist()) == [0, 3]
     inverse = damped_inverse(torch.diag(torch.tensor([3.0, 1.0])), 1.0)
     assert inverse.numpy() == pytest.approx(np.array([[0.25, 0], [0, 0.5]]))
+    # Damping does not make this one positive: an eigenvalue below 0 is taken for rounding.
+    inverse = damped_inverse(torch.diag(torch.tensor([3.5, 1.5, -1.0])), 0.5)
+    assert inverse.numpy() == pytest.approx(np.diag([1 / 4, 1 / 2, 1 / 0.5]), abs=1e-6)
 
 
 def test_the_dearest_matrix_goes_first_to_the_rank_with_the_least() -> None:

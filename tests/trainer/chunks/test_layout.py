@@ -62,6 +62,9 @@ def test_the_example_of_a_page() -> None:
     # A group whose table waits for its gradient until the end stays beside all others.
     assert made(2, 128, 256, replicas=2, tied=True, chunk_bytes=4 * 256).least_bytes == 2 * 3 * 1024
     assert made(2, 128, 256, tied=True, chunk_bytes=4 * 256).least_bytes == 2 * 1024
+    # Layers of two chunks: with replicas layer 1 has its two groups and the table's, alone a layer has its own two.
+    assert made(3, 256, 256, replicas=2, tied=True, chunk_bytes=4 * 256).least_bytes == 3 * 3 * 1024
+    assert made(3, 256, 256, tied=True, chunk_bytes=4 * 256).least_bytes == 2 * 1024
 
 
 @pytest.mark.parametrize("words", [FLOAT, BFLOAT])
@@ -78,6 +81,13 @@ def test_the_size_wastes_least_of_those_that_leave_most_of_the_device(words: Wor
     assert made(6, 500, 800, words=words, device_bytes=least).least_bytes == least
     with pytest.raises(ValueError, match=f"need {least:,} bytes of the device at once, .* there are {least - 1:,}"):
         made(6, 500, 800, words=words, device_bytes=least - 1)
+
+
+def test_a_chunk_is_up_to_four_times_the_largest_parameter() -> None:
+    """1,000 and four of 750 units fill one chunk of 4,000; smaller ones waste a ninth or more, as 750 divide none."""
+    sizes = {"a": 1000 * UNIT, **{name: 750 * UNIT for name in "bcde"}}
+    found = in_chunks(sizes, {name: (name,) for name in sizes}, FLOAT, 1, device_bytes=0)
+    assert (found.layout.chunk_size, found.utilisation) == (4000 * UNIT, 1.0)
 
 
 def test_a_chunk_holds_the_largest_parameter() -> None:

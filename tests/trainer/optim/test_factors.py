@@ -43,10 +43,11 @@ def test_statistics_are_means_over_all_rows() -> None:
     assert found["out"].numpy() == pytest.approx(g, rel=1e-12)
     with pytest.raises(AssertionError, match="no product was seen"):
         Statistics(torch.float64).factors()
-    half = seen()
-    half.add("in", drawn(1, IN))
-    with pytest.raises(AssertionError, match="of some products one side is missing"):
-        half.factors()
+    for side, width in (("in", IN), ("out", OUT)):
+        half = seen()
+        half.add(side, drawn(1, width))
+        with pytest.raises(AssertionError, match="of some products one side is missing"):
+            half.factors()
 
 
 def test_late_statistics_add_one_product_at_a_time_and_the_rest_at_last() -> None:
@@ -122,6 +123,9 @@ def test_negative_eigenvalues_are_none() -> None:
     assert sorted(one.state["values_in"].tolist()) == [0, 3]
     inverse = damped_inverse(torch.diag(torch.tensor([3.0, 1.0])), 1.0)
     assert inverse.numpy() == pytest.approx(np.array([[0.25, 0], [0, 0.5]]))
+    # Damping does not make this one positive: an eigenvalue below 0 is taken for rounding.
+    inverse = damped_inverse(torch.diag(torch.tensor([3.5, 1.5, -1.0])), 0.5)
+    assert inverse.numpy() == pytest.approx(np.diag([1 / 4, 1 / 2, 1 / 0.5]), abs=1e-6)
 
 
 def test_the_dearest_matrix_goes_first_to_the_rank_with_the_least() -> None:

@@ -80,6 +80,13 @@ def test_one_replica_builds_and_inverts_all_factors() -> None:
     assert turns == [inversion(24, 8), inversion(8, 8), inversion(32, 8), inversion(8, 32), inversion(256, 8), 0]
 
 
+def test_a_tied_head_computes_and_has_no_factors() -> None:
+    of = made("model.tied=true").duration
+    assert [of(Action(Op.FORWARD, stage, 0)) for stage in (0, 1)] == FORWARD
+    assert of(Action(Op.FACTOR, 1)) == of(Action(Op.FACTOR, 0)) == ROWS * (3 * 8**2 + 32**2)
+    assert of(Action(Op.INVERT, 1, turn=4)) == 0
+
+
 def test_of_two_replicas_the_one_with_more_to_do_counts() -> None:
     """The longest first to whoever has least: the feed-forward's two matrices apart, then 24 x 8 to the first of both,
     8 x 8 to the second."""

@@ -32,7 +32,7 @@ TECHNIQUES: dict[str, tuple[list[str], list[str]]] = {
         REPLICAS,
         # Below what all chunks take: some must move in each step.
         [
-            *("memory.policy=chunks", "memory.device_bytes=400000", "parallel.zero=3"),
+            *("memory.policy=chunks", "memory.device_bytes=450000", "parallel.zero=3"),
             *("train.micro_batches=2", "train.micro_batch_size=1"),
         ],
     ),

@@ -114,11 +114,25 @@ def train_embeddings(
         raise UsageError("--snapshot-every needs --store: where snapshots go, as file:///path")
     if trainers > batch:
         raise UsageError(f"--trainers {trainers} cannot share --batch {batch}: a batch needs a sample for each trainer")
-    window = _window(lookahead, cache_rows, batch)
     if tables_name is not None and not tables:
         raise UsageError("--tables-name goes with --tables: servers' own memory has no names")
+    window, rows = _window(lookahead, cache_rows, batch)
     run = _run(
-        data, steps, batch, *window, trainers, dim, dtype, seed, lr, optimizer, store, snapshot_every, keep, addresses
+        data,
+        steps,
+        batch,
+        window,
+        rows,
+        trainers,
+        dim,
+        dtype,
+        seed,
+        lr,
+        optimizer,
+        store,
+        snapshot_every,
+        keep,
+        addresses,
     )
     if tables:
         run = replace(run, tables=tables, tables_name=DEFAULT_NAME if tables_name is None else tables_name)

@@ -21,10 +21,8 @@ def test_row_wise_adagrad_is_its_formula(dim: int) -> None:
     update(rows, places, gradients, lr=0.3)
     for place, gradient in zip(places.tolist(), gradients.tolist(), strict=True):
         state = before[place, dim].item() + sum(g * g for g in gradient) / dim
-        expected = [
-            w - 0.3 * g / (math.sqrt(state) + 1e-10)
-            for w, g in zip(before[place, :dim].tolist(), gradient, strict=True)
-        ]
+        pairs = zip(before[place, :dim].tolist(), gradient, strict=True)
+        expected = [w - 0.3 * g / (math.sqrt(state) + 1e-10) for w, g in pairs]
         assert rows[place].tolist() == pytest.approx([*expected, state], rel=1e-14, abs=1e-15)
     assert torch.equal(rows[[1, 2, 4]], before[[1, 2, 4]])
     assert torch.isfinite(rows).all()

@@ -15,7 +15,8 @@ def machines_of(cluster: Cluster, limit_bytes: float = 0.0) -> Machines:
     sizes = {node.devices for node in cluster.nodes}
     if len(sizes) > 1:
         raise ConfigError(f"nodes have {min(sizes)} to {max(sizes)} devices: --stages alpa takes nodes alike")
-    gpu, found = cluster.gpu, {}
+    gpu = cluster.gpu
+    found: dict[str, float] = {}
     if Level.NODE in cluster.hops:
         found |= {"inside_alpha": cluster.hops[Level.NODE].alpha, "inside_beta": cluster.hops[Level.NODE].beta}
     if len(cluster.nodes) > 1:

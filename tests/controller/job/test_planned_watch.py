@@ -156,16 +156,17 @@ def test_a_restart_of_the_job() -> None:
     """What an earlier generation's steps took says nothing about this one's, nor does its look."""
     run = Run(plan())
     run.looked()
-    assert run.steps([*always(PLANNED, 15), *always(1.5 * PLANNED, 24)]) == []
+    assert run.steps([*always(PLANNED, 10), *always(1.5 * PLANNED, 49)]) == []
     run.v.exit(0, code=1, error="ValueError")
     run.v.run(5.0)
     assert run.v.job.generation == 2
     run.number = run.v.job.best_step + 1
     run.published(plan())
-    assert run.steps([*always(5 * PLANNED, 8), *always(PLANNED, 40), *always(1.5 * PLANNED, 20)]) == []
+    assert run.steps(always(5 * PLANNED, 10)) == []
     assert run.v.brain.jobs.newest.plans.where == ""
     run.looked()
-    assert run.steps(always(1.5 * PLANNED, 30)) == ["finding"]
+    assert run.steps(always(1.5 * PLANNED, 49)) == []
+    assert run.steps(always(1.5 * PLANNED, 1)) == ["finding"]
 
 
 def test_another_number_of_ranks() -> None:

@@ -106,7 +106,7 @@ def _division(cluster: Cluster) -> tuple[str, Ints, list[str], list[str]]:
         places = cluster.place_of.tolist()
         holders = [nodes[i].name for i in cluster.node_of.tolist()]
         return "device", np.arange(cluster.world), [str(place) for place in places], holders
-    keys = {
+    keys: dict[str, list[tuple[str, ...]]] = {
         "node": [(node.pod, node.switch, node.name) for node in nodes],
         "switch": [(node.pod, node.switch) for node in nodes],
         "pod": [(node.pod,) for node in nodes],

@@ -39,12 +39,15 @@ from holdfast.dashboards.rules import ALERTS
 from holdfast.diagnostics.catalog.catalog import CHECKS, Scope, Suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.facts import xid
+from holdfast.plan.plan import Layers, Mesh, Plan
+from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import config as trainer
 from holdfast.trainer.settings.load import choices
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from holdfast.wire.plans import encode_plan
 
 sys.path.insert(0, str(Path(__file__).parent))  # the module beside this one, however this one is loaded
 import cli_reference
@@ -230,6 +233,8 @@ def _scrape() -> str:
             answer = msg.CommandResult(f"{brain.c.commands.boot}-1", True, data={"host": "h", "port": "1"})
             brain.handle(e.ResultSeen("node0", answer), clock)
             brain.handle(e.FrameSeen("node0", frame), clock)
+            plan = encode_plan(Plan("1f1b", Mesh.of(dp=1), (Layers(0, 1, 0),), 1, ((),)), PlannedStep(0.25))
+            brain.handle(e.EventSeen("node0", t.PlanPublished("j", 1, plan)), clock)
             exited = t.WorkerExited("j", 1, 0, 1, 10**15, -1, 9)
             brain.handle(e.EventSeen("node0", exited), clock)
             brain.diagnoses.newest["node0"] = {

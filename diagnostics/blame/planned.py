@@ -72,12 +72,14 @@ class _Change:
 
 def excesses(graphs: Sequence[Graph], plan: Plan, planned: PlannedStep, most: int = 8) -> list[Excess]:
     """The kinds that exceed their plan, the most exposed first. `most`: steps that are played again, evenly chosen."""
-    chosen = np.unique(np.linspace(0, len(graphs) - 1, min(most, len(graphs))).round().astype(int))
+    if not graphs:
+        return []
+    chosen = np.unique(np.linspace(0, len(graphs) - 1, min(most, len(graphs))).round().astype(int)).tolist()
     counts = _counts(plan)
     exposed: dict[str, list[float]] = defaultdict(list)
     takes: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for i in chosen:
-        graph = graphs[int(i)]
+        graph = graphs[i]
         if len(graph.columns) != len(counts):
             continue
         seen = measured(graph)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from holdfast.controller.state.job_shape import shape_of
+from holdfast.controller.state.job_size import shape_of
 from holdfast.controller.state.model import Job, JobSpec, Node
 from holdfast.planner.cluster.identity import nic_type, pod_of
 from holdfast.planner.placement.order import arranged, slow_bytes

@@ -1,4 +1,4 @@
-"""Is a job of a size that can be? Asked before anything is made of it; and the shape that orders its nodes. Pure."""
+"""Is a job of a size that can be, and of which parallel sizes is it? Asked before anything is made of it. Pure."""
 
 from holdfast.base.bounds import MAX_GENERATION, MAX_RANKS
 from holdfast.base.errors import UsageError

@@ -18,7 +18,7 @@ class AgentConfig:
     node_name: str = field(default_factory=socket.gethostname)
     """This node's name, unique in the cluster (default: the host's name)."""
     switch: str = ""
-    """The switch (ToR) of this node: nodes that share it fail together. pod3/leaf7 for one of a pod of switches."""
+    """The switch (ToR) of this node: nodes that share it fail together. pod3/leaf7: of a pod of switches."""
     slots: int = 0
     """Workers that fit here; 0 means one per GPU, or one per core where there is no GPU."""
     state_dir: Path = field(default_factory=default_state_dir)

@@ -1,11 +1,12 @@
 """One job over two clusters with a slow link between: what the order of ranks costs (Holmes, ICPP 2024).
 
-python benchmarks/holmes.py [--unit-ms 40] [--repeats 5] [--schedule gpipe] [--fast-mbit 800] [--slow-mbit 40] [--json]
+python benchmarks/holmes.py [--unit-ms 40] [--repeats 5] [--schedule gpipe] [--fast-mbit 800] [--slow-mbit 100] [--json]
 
 Four hosts, each a network namespace behind a link of the fast rate, two under each of two switches, whose link has the
-slow rate. Four ranks, pp 2, dp 2: real processes, real messages and sums over gloo, the trainer's executor. Computation
-sleeps, one unit forward and two backward, so that two cores can run it. Behind the last backward each stage's replicas
-add up their gradients as with ZeRO stage 1: a reduce-scatter and a gather.
+slow rate: an eighth, as Ethernet at 25 Gbit/s has of InfiniBand at 200. Four ranks, pp 2, dp 2: real processes, real
+messages and sums over gloo, the trainer's executor. Computation sleeps, one unit forward and two backward, so that two
+cores can run it. Behind the last backward each stage's replicas add up their gradients as with ZeRO stage 1: a
+reduce-scatter and a gather.
 
 homogeneous: the link between the switches is as fast as the others. by type: each stage's replicas under one switch,
 as `holdfast plan` has it. naive: hosts in turn, so each stage's replicas are apart. `ideal` is (N + pp - 1)(f + b), and
@@ -42,6 +43,8 @@ NAIVE = ("a0", "b0", "a1", "b1")
 PP, DP = 2, 2
 SAMPLES = 2
 """Of a micro-batch."""
+NOISE = 0.01
+"""By so much equal steps differ from run to run."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ def main() -> None:
     made.add_argument("--unit-ms", type=float, default=40.0, help="of a stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--fast-mbit", type=float, default=800.0, help="rate of each host's link")
-    made.add_argument("--slow-mbit", type=float, default=40.0, help="rate of the link between the clusters")
+    made.add_argument("--slow-mbit", type=float, default=100.0, help="rate of the link between the clusters")
     made.add_argument("--message-kib", type=int, default=64, help="of a micro-batch's activations")
     made.add_argument("--gradients-mib", type=float, default=2.0, help="of a stage")
     options: argparse.Namespace = made.parse_args()
@@ -211,7 +214,7 @@ def main() -> None:
         "median_s": steps,
         "crossed_bytes": {name: crossed for name, (_, crossed) in found.items()},
         "formula_bytes": formula,
-        "in_order": steps["homogeneous"] <= steps["by type"] < steps["naive"],
+        "in_order": steps["homogeneous"] <= (1 + NOISE) * steps["by type"] < steps["naive"],
         "hidden": steps["by type"] <= 1.1 * ideal,
     }
     finish(result, options.json, ["order of ranks", "ideal s", "step s", "of ideal", "MB across", "by formula"], rows)

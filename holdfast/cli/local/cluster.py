@@ -121,6 +121,12 @@ class LocalCluster:
         """Kill it with SIGKILL. It is restarted like any daemon that dies."""
         self._daemons[0].kill(signal.SIGKILL)
 
+    def bring_back(self, name: str) -> None:
+        """A node that was lost returns: start its agent, and do so again whenever it dies."""
+        with self._lock:
+            self._mortal -= {name}
+        self._wake.set()
+
     def stop(self, grace: float = 10.0) -> None:
         """Stop all processes, agents first: they stop their workers. Safe to repeat."""
         if self._client is not None:

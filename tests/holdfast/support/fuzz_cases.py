@@ -91,7 +91,8 @@ KINDS = {
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
     "N|auto|gpu|cpu": "text", "N|auto": "text", "SIZE": "number", "[NAME]": "text", "cuda|cpu": "text",
     "float32|float64": "text",
-    "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
+    "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text", "FILE|live": "settings", "even|alpa": "text",
+    "GBIT": "number", "pp=N,dp=N,tp=N": "text", "sgd|rowwise-adagrad": "text",
 }  # fmt: skip
 """What an option takes, by what stands for its value in the help."""
 

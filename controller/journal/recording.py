@@ -30,10 +30,11 @@ from holdfast.wire import types as t
 
 Json = dict[str, Any]
 _T = TypeVar("_T")
-_VERSION = 4
-_READABLE = (1, 2, 3, 4)
-"""1 and 2 have no summaries of incidents; 3 books no time in the queue. Documents of all three have other fields:
-`compared` leaves the documents out, and with them when time was booked, which decides nothing."""
+_VERSION = 5
+_READABLE = (1, 2, 3, 4, 5)
+"""1 and 2 have no summaries of incidents; 3 books no time in the queue; 4 does not record how long a node was away.
+Documents of all of them have other fields: `compared` leaves the documents out, and with them when time was booked and
+when a node was recorded, which decides nothing."""
 _RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
 _ONE_OF_A_KIND = ("plan",)
 """Entities of which there was one: their ids were chosen again."""
@@ -117,7 +118,7 @@ def compared(lines: Sequence[str], version: int) -> list[str]:
     """What of these lines must be the same again in a recording of this version."""
     if version == _VERSION:
         return list(lines)
-    return [_without_document(line) for line in lines if not line.startswith("record time ")]
+    return [_without_document(line) for line in lines if not line.startswith(("record time ", "record node "))]
 
 
 def _without_document(line: str) -> str:

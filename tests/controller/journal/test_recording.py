@@ -33,6 +33,7 @@ EVENTS: tuple[e.BrainEvent, ...] = (
     e.CordonRequested("n", True),
     e.EvictRequested("n"),
     e.StragglersSeen("j", 10.0, {"rank3 straggler compute": 0.5}),
+    e.PlanCompared("j", 2, "forward of stage 1", 0.25),
     e.Tick(0.5, 0.25),
 )
 
@@ -122,7 +123,7 @@ def test_what_is_no_event_names_its_line(broken: dict[str, Any], tmp_path: Path)
 def test_a_recording_of_a_later_version_is_refused(tmp_path: Path) -> None:
     docs = written(tmp_path / "r")
     docs[0]["holdfast"] += 1
-    with pytest.raises(UsageError, match=r"another version of holdfast \(recording 5, ours 4\)"):
+    with pytest.raises(UsageError, match=r"another version of holdfast \(recording 6, ours 5\)"):
         reread(tmp_path / "r", docs)
 
 

@@ -204,9 +204,14 @@ def test_what_never_goes_together_is_refused_in_one_line(x: tuple[str, Any], y: 
             assert any(word in text for word in ("set ", "choose ", "leave ")), text
         if refused == 3:
             return
-    assert refused
+    assert refused or frozenset(pair.values()) in APART
 
 
+APART = [frozenset(one) for one in (
+    ("chunks", "kfac fill"), ("chunks", "sgd pieces"), ("chunks", "true"), ("kfac fill", "true"),
+    ("sgd pieces", "true"), ("axonn", "true"),
+)]  # fmt: skip
+"""No layout takes either of the two."""
 LEAST = {"schedule": "1f1b", "zero": "1"}
 
 

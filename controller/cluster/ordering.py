@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.controller.state.job_size import shape_of
 from holdfast.controller.state.model import Job, JobSpec, Node
-from holdfast.planner.cluster.identity import nic_type, pod_of
+from holdfast.planner.cluster.identity import nic_types, pod_of
 from holdfast.planner.placement.order import arranged, slow_bytes
 from holdfast.planner.placement.report import Comparison, compared
 from holdfast.planner.placement.sites import Site, Sites, SlowLinks
@@ -49,12 +49,11 @@ def ordered(
 
 
 def sites_of(nodes: Sequence[Node], slow: SlowLinks) -> Sites:
-    return Sites(tuple(_site(node) for node in nodes), slow)
-
-
-def _site(node: Node) -> Site:
-    identity = node.identity
-    return Site(node.name, identity.switch, pod_of(identity), nic_type(identity.nics))
+    types = nic_types(node.identity.nics for node in nodes)
+    sites = (
+        Site(one.name, one.identity.switch, pod_of(one.identity), nic) for one, nic in zip(nodes, types, strict=True)
+    )
+    return Sites(tuple(sites), slow)
 
 
 def placement_doc(

@@ -41,7 +41,7 @@ from holdfast.controller.state.events import (
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
-from holdfast.controller.state.model import Instant, Job, JobSpec, Node, sized_layouts
+from holdfast.controller.state.model import Instant, Job, JobSpec, Node, axis_sizes, sized_layouts
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.facts.faults import parse_fault, parse_faults
@@ -322,7 +322,7 @@ class Report:
             limits={name: float(value) for name, value in (spec.get("limits") or {}).items() if value is not None},
             priority=int(spec.get("priority") or 0),
             preempt=bool(spec.get("preempt")),
-            parallel={axis: int(size) for axis, size in (spec.get("parallel") or {}).items() if size is not None},
+            parallel=axis_sizes(spec.get("parallel")),
             step_bytes={axis: float(v) for axis, v in (spec.get("step_bytes") or {}).items() if v is not None},
             layouts=sized_layouts(spec.get("layouts") or ()),
         )

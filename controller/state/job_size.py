@@ -1,5 +1,7 @@
 """Is a job of a size that can be, and of which parallel sizes is it? Asked before anything is made of it. Pure."""
 
+from collections.abc import Mapping
+
 from holdfast.base.bounds import MAX_GENERATION, MAX_RANKS
 from holdfast.base.errors import UsageError
 from holdfast.controller.state.model import Job, JobSpec
@@ -38,27 +40,26 @@ def check_size(job: JobSpec) -> None:
         if not 0 < one.throughput <= 1:
             raise UsageError(f"the throughput on {one.nodes} nodes must be a share above 0 and at most 1, not "
                              f"{one.throughput:g}")  # fmt: skip
+        _check_axes(one.parallel)
 
 
 def shape_of(spec: JobSpec, nodes: int) -> Shape | None:
     """The job's shape on so many nodes: with fewer it has fewer replicas. None if it declares none, or none fits."""
-    if not spec.parallel:
+    planned = spec.layout_on(nodes)
+    sizes, known = (spec.parallel, spec.step_bytes) if planned is None else (planned.parallel, {})
+    if not sizes:
         return None
-    pp, tp = spec.parallel.get("pp", 1), spec.parallel.get("tp", 1)
+    pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
     dp, rest = divmod(nodes * spec.nproc, pp * tp)
     if rest or not dp:
         return None
-    return Shape(pp, dp, tp, *(spec.step_bytes.get(axis, 0.0) for axis in AXES))
+    return Shape(pp, dp, tp, *(known.get(axis, 0.0) for axis in AXES))
 
 
 def check_shape(spec: JobSpec) -> None:
     """UsageError in one line for sizes that the job's workers cannot have."""
-    for name in (*spec.parallel, *spec.step_bytes):
-        if name not in AXES:
-            raise UsageError(f"parallel sizes are of {', '.join(AXES)}, not of {name[:40]!r}")
-    for axis, size in spec.parallel.items():
-        if size < 1:
-            raise UsageError(f"parallel size {axis} is {size}: must be 1 or more")
+    _check_axes(spec.parallel)
+    _check_axes(dict.fromkeys(spec.step_bytes, 1))
     for axis, value in spec.step_bytes.items():
         if not 0 <= value < 1e30:
             raise UsageError(f"bytes of a step in {axis} are {value:g}: must be 0 or more")
@@ -72,3 +73,11 @@ def check_shape(spec: JobSpec) -> None:
             f"{spec.world} workers are not pp {pp} x {own}tp {tp}: the product of pp, dp and tp is the number of "
             "workers; leave dp out, and it is what remains"
         )
+
+
+def _check_axes(sizes: Mapping[str, int]) -> None:
+    for axis, size in sizes.items():
+        if axis not in AXES:
+            raise UsageError(f"parallel sizes are of {', '.join(AXES)}, not of {axis[:40]!r}")
+        if size < 1:
+            raise UsageError(f"parallel size {axis} is {size}: must be 1 or more")

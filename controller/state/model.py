@@ -4,7 +4,7 @@ Every moment comes in as an `Instant`: `mono` decides, `wall` is for display and
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -153,6 +153,8 @@ class SizedLayout:
     """What its program is started with there, after its own arguments."""
     text: str = ""
     """For people: pp=1 dp=6 tp=1."""
+    parallel: dict[str, int] = field(default_factory=dict)
+    """Its sizes of pp, dp and tp, which order its nodes; empty: not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,15 @@ class JobSpec:
 
 def sized_layouts(docs: Iterable[Any]) -> tuple[SizedLayout, ...]:
     """From their documents. Whatever Exception for one that is none."""
-    return tuple(SizedLayout(**{**doc, "args": tuple(doc.get("args", ()))}) for doc in docs)
+    return tuple(
+        SizedLayout(**{**doc, "args": tuple(doc.get("args", ())), "parallel": axis_sizes(doc.get("parallel"))})
+        for doc in docs
+    )
+
+
+def axis_sizes(doc: Mapping[str, Any] | None) -> dict[str, int]:
+    """Parallel sizes as they were submitted, without those that were left out."""
+    return {axis: int(size) for axis, size in (doc or {}).items() if size is not None}
 
 
 @dataclass(slots=True)

@@ -12,8 +12,15 @@ LINK_LAYERS = {"infiniband": "infiniband", "ethernet": "roce"}
 
 def nic_type(nics: Iterable[Nic]) -> str:
     """infiniband, roce, rdma (one of both: an agent of an earlier version does not say which), or ethernet."""
-    fastest = max((nic for nic in nics if nic.kind == "rdma"), key=lambda nic: nic.speed_bps, default=None)
+    known = [nic for nic in nics if nic.kind == "rdma"]
+    fastest = max(known, key=lambda nic: ("down" not in nic.state.lower(), nic.speed_bps), default=None)
     return "ethernet" if fastest is None else LINK_LAYERS.get(fastest.link_layer.lower(), "rdma")
+
+
+def nic_types(nodes: Iterable[Iterable[Nic]]) -> list[str]:
+    """By node. Where one does not say which RDMA it has, all that have some are alike: agents are upgraded one by one."""
+    found = [nic_type(nics) for nics in nodes]
+    return ["rdma" if one in LINK_LAYERS.values() else one for one in found] if "rdma" in found else found
 
 
 def best_nic(nics: Iterable[Nic]) -> Nic | None:

@@ -47,6 +47,8 @@ class Space:
     """Parts of a micro-batch, where tp ranks sum one while they compute another."""
     reduce_pieces: tuple[int, ...] = (0, 1)
     """With optimizer states on the host: buckets of gradients that are summed beside the update of others."""
+    bucket: int = 4 << 20
+    """Elements that an optimizer on the host updates at a time."""
     sequence: bool = True
     """Whether tp ranks share the sequence too, where they divide it."""
     shard_vocabulary: bool = True
@@ -92,7 +94,9 @@ def _with_memory(layout: Layout, policy: str, space: Space) -> Iterator[Layout]:
     """The layout with this in host memory."""
     for kept in space.activation_blocks if "activations" in policy else (0,):
         for pieces in space.reduce_pieces if "states" in policy else (0,):
-            yield replace(layout, is_on_host="states" in policy, activation_blocks=kept, reduce_pieces=pieces)
+            yield replace(
+                layout, bucket=space.bucket, is_on_host="states" in policy, activation_blocks=kept, reduce_pieces=pieces
+            )
 
 
 def families(model: Transformer, cluster: Cluster, samples: int, space: Space) -> Iterator[Family]:

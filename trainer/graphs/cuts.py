@@ -260,6 +260,8 @@ class _Search:
             zero=way.zero,
             zero_unit="layer",
             zero_live=1,
+            zero_reduce="each",
+            in_flight=0,
             sequence=way.sequence,
             shard_vocabulary=way.shard_vocabulary,
         )

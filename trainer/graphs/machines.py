@@ -15,13 +15,19 @@ def machines_of(cluster: Cluster, limit_bytes: float = 0.0) -> Machines:
     sizes = {node.devices for node in cluster.nodes}
     if len(sizes) > 1:
         raise ConfigError(f"nodes have {min(sizes)} to {max(sizes)} devices: --stages alpa takes nodes alike")
+    nics = sorted({node.nic for node in cluster.nodes})
+    if len(nics) > 1:
+        raise ConfigError(f"nodes have NICs of unlike types, {', '.join(nics)}: --stages alpa takes nodes alike")
+    if len({node.speed for node in cluster.nodes}) > 1:
+        raise ConfigError("nodes differ in speed: --stages alpa takes nodes alike")
     gpu = cluster.gpu
     found: dict[str, float] = {}
     if Level.NODE in cluster.hops:
-        found |= {"inside_alpha": cluster.hops[Level.NODE].alpha, "inside_beta": cluster.hops[Level.NODE].beta}
+        hop = cluster.hops[Level.NODE]
+        found |= {"inside_alpha": hop.alpha, "inside_beta": hop.beta}
+        found |= {"between_alpha": hop.alpha, "between_beta": hop.beta}  # if there is one node
     if len(cluster.nodes) > 1:
         crossed = cluster.crossed(max(cluster.hops))
-        nics = [node.beta for node in cluster.nodes]
-        found |= {"between_alpha": sum(hop.alpha for hop in crossed),
-                  "between_beta": max(*(hop.beta for hop in crossed), *nics)}  # fmt: skip
+        betas = [hop.beta for hop in crossed] + [node.beta for node in cluster.nodes]
+        found |= {"between_alpha": sum(hop.alpha for hop in crossed), "between_beta": max(betas)}
     return Machines(len(cluster.nodes), sizes.pop(), gpu.speed, limit_bytes or gpu.memory_bytes, **found)

@@ -51,6 +51,8 @@ def settings_of(config: Config, layout: Layout) -> Config:
         zero=layout.zero,
         zero_unit="layer",
         zero_live=1,
+        zero_reduce="each",
+        in_flight=0,
         sub_batches=layout.sub_batches,
         overlap_chunks=1 if layout.sub_batches > 1 else config.parallel.overlap_chunks,
     )

@@ -79,6 +79,7 @@ class SizedLayout(Request):
     throughput: float = Field(gt=0, le=1, description="Predicted, as a share of that on all `nnodes`.")
     args: list[str] = Field(default=[], description="Added to the program's arguments when it runs on so many nodes.")
     text: str = Field(default="", max_length=200, description="The layout for people, such as `pp=1 dp=6 tp=1`.")
+    parallel: Parallel | None = Field(default=None, description="Its groups, by which its nodes are ordered.")
 
 
 class JobSpec(Request):

@@ -216,7 +216,7 @@ def _run(
 
     def check_settings(world: int, here: bool) -> None:
         if here:
-            check_parallel(sizes, world // least * most)
+            check_parallel(sizes, world if planned is not None else world // least * most)
         if trainer_args is not None:
             embedded.check(trainer_args, world, here)
 

@@ -228,7 +228,7 @@ def _search(
     measured = None if profile is None else read(read_text(profile), str(profile))
     costs = CostModel(known, precision_of(config), measured)
     names = tuple(word.strip() for word in schedules.split(",")) if schedules else Space().schedules
-    space = Space(schedules=names, memory=MEMORY if host else MEMORY[:1], idle_nodes=idle)
+    space = Space(schedules=names, memory=MEMORY if host else MEMORY[:1], idle_nodes=idle, bucket=config.optim.bucket)
     if measured is not None:  # as it was measured
         sequence = any("sequence" in key for key in measured.parts)
         space = replace(

@@ -147,7 +147,7 @@ NOW = (
 )
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_documents_of_earlier_versions_are_not_compared(version: int) -> None:
     assert compared(THEN, version) == compared(NOW, version) != compared(NOW[:-1], version)
     others = (
@@ -161,15 +161,16 @@ def test_documents_of_earlier_versions_are_not_compared(version: int) -> None:
     )
     lines = {line for one in (*THEN, *others) for line in compared([one], version)}
     assert len(lines) == len(THEN) - 1 + len(others)
-    assert compared(["record time j1 0123abcd"], version) == [], "when time is booked decides nothing"
+    for kind in ("time", "node"):
+        assert compared([f"record {kind} j1 0123abcd"], version) == [], "when it is recorded decides nothing"
 
 
 def test_documents_of_this_version_are_compared() -> None:
-    assert compared(NOW, 4) == list(NOW)
+    assert compared(NOW, 5) == list(NOW)
     lines = [did([e.Record("time", "j1", {"a": a}), e.Say("x", {"a": a})]) for a in (1, 2)]
-    assert compared(lines[0], 4)[0] != compared(lines[1], 4)[0]
-    assert compared(lines[0], 4)[1] != compared(lines[1], 4)[1]
-    assert compared(lines[0], 3) == compared(lines[1], 3)
+    assert compared(lines[0], 5)[0] != compared(lines[1], 5)[0]
+    assert compared(lines[0], 5)[1] != compared(lines[1], 5)[1]
+    assert compared(lines[0], 4) == compared(lines[1], 4)
 
 
 def test_frames_come_back_as_from_the_wire(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layout import Layout
+from holdfast.planner.search.space import Space, families
 from holdfast.trainer.memory.expected import expect
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load
 from holdfast.trainer.settings.planned import settings_of, takes
+from holdfast.trainer.settings.shape import shape_of
 from holdfast.trainer.settings.written import written
 
 MODEL: list[tuple[str, Any]] = [("model.layers", 8), ("model.d_model", 64), ("model.heads", 4), ("optim.clip_norm", 0)]
@@ -64,3 +67,22 @@ def test_what_the_settings_rule_out_is_not_taken() -> None:
     assert not takes(load(overrides=[*MODEL, ("model.dropout", 0.1)]), layout, 256)
     layout, _ = FOUND["chunks"]
     assert not takes(load(overrides=[*MODEL, ("optim.name", "lamb")]), layout, 256)
+
+
+def test_what_another_schedule_or_stage_needs_does_not_stay() -> None:
+    """Sums once in a step are for ZeRO 3, micro-batches under way for axonn: what is planned has neither."""
+    for stale in (("parallel.zero_reduce", "last"), ("parallel.in_flight", 3)):
+        given = load(overrides=[*MODEL, ("parallel.zero", 3), ("parallel.schedule", "axonn"), stale])
+        assert takes(given, Layout(dp=2, micro_batches=4, zero=1), 256), stale
+
+
+def test_a_planned_layout_keeps_the_bucket_of_the_settings() -> None:
+    given = load(overrides=[*MODEL, ("optim.bucket", 1000000)])
+    model, space = (
+        shape_of(given.model, 256, given.data.seq_len),
+        Space(schedules=("1f1b",), memory=("states",), bucket=1000000),
+    )
+    cluster = parse('gpu = "A100"\nnodes = 1\ngpus_per_node = 2\n')
+    found = [one for family in families(model, cluster, 4, space) for one in family.members(model, space)]
+    assert found
+    assert {settings_of(given, one).optim.bucket for one in found} == {1000000}

@@ -123,7 +123,8 @@ def _best(config: Config, cluster: Cluster, vocab: int) -> Ranked:
             micro_batch_sizes=(config.train.micro_batch_size,),
             memory=("states" if config.optim.state == "host" else "device",),
             sub_batches=(config.parallel.sub_batches,),
-            reduce_pieces=(config.optim.reduce_pieces,),
+            reduce_pieces=tuple(sorted({0, config.optim.reduce_pieces})),
+            bucket=config.optim.bucket,
         ),
         kept=1,
         allows=lambda layout: takes(config, layout, vocab),
@@ -141,6 +142,7 @@ def _document(config: Config, nodes: int, throughput: float, best: Ranked) -> Js
         "nodes": nodes,
         "throughput": throughput,
         "args": arguments(changes(config, settings_of(config, layout))),
+        "parallel": {"pp": layout.pp, "dp": layout.dp, "tp": layout.tp},
         "text": f"pp={layout.pp} dp={layout.dp} tp={layout.tp} {layout.schedule}, ZeRO {layout.zero}",
     }
 

@@ -18,7 +18,7 @@ def nic_type(nics: Iterable[Nic]) -> str:
 
 
 def nic_types(nodes: Iterable[Iterable[Nic]]) -> list[str]:
-    """By node. Where one does not say which RDMA it has, all that have some are alike: agents are upgraded one by one."""
+    """By node. Where one does not say which RDMA it has, all that have it are alike: agents are upgraded in turn."""
     found = [nic_type(nics) for nics in nodes]
     return ["rdma" if one in LINK_LAYERS.values() else one for one in found] if "rdma" in found else found
 

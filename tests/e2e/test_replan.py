@@ -85,7 +85,7 @@ def test_six_workers_go_on_as_planned_and_eight_when_the_node_is_back(cluster: L
     wait_for(lambda: list_checkpoints(store.as_uri()), DEADLINE_S)
 
     cluster.client.inject("node-kill:node3", name)
-    did(cluster, name, 2, 30)
+    did(cluster, name, 2, 25)
     (shrunk,) = [one for one in cluster.client.incidents(name) if one["generation_to"] == 2]
     assert shrunk["action"] == "shrink"
     assert f"planned for 3 nodes: {layouts[0]['text']}" in shrunk["reason"]
@@ -117,5 +117,6 @@ def test_six_workers_go_on_as_planned_and_eight_when_the_node_is_back(cluster: L
     alone = losses(cluster, again, 1)
     both = sorted(six.keys() & alone.keys())
     assert len(both) >= 20
-    assert [six[step] for step in both] == pytest.approx([alone[step] for step in both], rel=1e-5)
+    # Some steps after the checkpoint were of eight workers, whose sums are taken in another order.
+    assert [six[step] for step in both] == pytest.approx([alone[step] for step in both], rel=1e-4)
     assert six[both[0]] != pytest.approx(six[both[-1]], rel=1e-3)  # the losses do move

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
@@ -32,10 +32,10 @@ def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = (),
     """Nodes in the order given, each with its GPUs, its switch, and what its NICs carry for each GPU.
 
     The busbw of all-to-all stands for the links within a node, that of all-reduce for those between nodes: by its
-    definition it is the bandwidth of one device's link. Where nothing was measured, what the hardware states counts.
-    A node whose pairs carried less than the median keeps its own figure. `across`: bytes per second of one device
-    between nodes, in place of reports and measurements; 0: none given. ClusterError for nodes without GPUs or with
-    unlike ones, for NICs of unknown speed, and for no node at all.
+    definition it is the bandwidth of one device's link. Where nothing was measured, what the hardware states counts, of
+    each node its own. A node whose pairs carried less than the median keeps its own figure. `across`: bytes per second
+    of one device between nodes, in place of reports and measurements; 0: none given. ClusterError for nodes without
+    GPUs or with unlike ones, for NICs of unknown speed, and for no node at all.
     """
     nodes, measured = list(identities), list(figures)
     if not nodes:
@@ -47,25 +47,24 @@ def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = (),
     if not within and max(len(one.gpus) for one in nodes) > 1:
         raise ClusterError(f"nothing is known of the links between GPUs of {nodes[0].node}: run holdfast diagnose")
     hops = {Level.NODE: Hop(ALPHA_S[Level.NODE], 1 / within)} if within else {}
+    betas: dict[str, float] = {}
     if len(nodes) > 1:
-        rates = [rate for rate in speed.values() if rate]
         known = across or _median(measured, ALL_REDUCE, "busbw")
         unknown = [name for name, rate in speed.items() if not rate]
         if unknown and not known:
             raise ClusterError(
                 f"{unknown[0]} reports no speed of its NICs: run holdfast diagnose, give --link-gbit, or a cluster file"
             )
-        across = known or statistics.median(rates)
+        # As far as NICs say, switches carry what the fastest node sends.
+        carried = known or max(speed.values())
         trips = _median(measured, PAIR, "round_trip")
-        hops[Level.SWITCH] = Hop(trips / 2 if trips else ALPHA_S[Level.SWITCH], 1 / across)
-        hops[Level.POD] = Hop(ALPHA_S[Level.POD], 1 / across)
-        hops[Level.CLUSTER] = Hop(ALPHA_S[Level.CLUSTER], 1 / across)
-    pairs, usual = _by_node(measured, PAIR, "bandwidth"), _median(measured, PAIR, "bandwidth")
+        hops[Level.SWITCH] = Hop(trips / 2 if trips else ALPHA_S[Level.SWITCH], 1 / carried)
+        hops[Level.POD] = Hop(ALPHA_S[Level.POD], 1 / carried)
+        hops[Level.CLUSTER] = Hop(ALPHA_S[Level.CLUSTER], 1 / carried)
+        betas = _betas(speed, known, _by_node(measured, PAIR, "bandwidth"), _median(measured, PAIR, "bandwidth"))
     found = []
     for one in nodes:
-        beta = hops[Level.SWITCH].beta if Level.SWITCH in hops else 0.0
-        if one.node in pairs and usual and pairs[one.node] < usual:
-            beta *= usual / pairs[one.node]
+        beta = betas[one.node] if betas else 0.0
         ethernet = _ethernet(one) if len(types) > 1 else 0.0
         nic = nic_type(one.nics)
         found.append(
@@ -95,6 +94,20 @@ def _nic_share(one: Identity) -> float:
     if best is None:
         return 0.0
     return sum(nic.speed_bps for nic in one.nics if nic.kind == best.kind) / 8 / len(one.gpus)
+
+
+def _betas(speed: Mapping[str, float], known: float, pairs: Mapping[str, float], usual: float) -> dict[str, float]:
+    """By node, seconds per byte of one device between nodes: by the rate that is `known` of all, else by its own NICs.
+
+    One whose `pairs` carried less than is `usual` is so many times as slow as the median node.
+    """
+    middle = known or statistics.median(speed.values())
+    found = {}
+    for node, stated in speed.items():
+        found[node] = 1 / (known or stated)
+        if pairs.get(node, usual) < usual:
+            found[node] = max(found[node], usual / pairs[node] / middle)
+    return found
 
 
 def _ethernet(one: Identity) -> float:

@@ -48,7 +48,7 @@ def saved_bytes(model: Transformer, layout: Layout, found: Parts, stage: int) ->
 def activation_bytes(model: Transformer, layout: Layout, precision: Precision) -> int:
     """`train.activation_bytes` of a layout: its blocks, of the largest stage."""
     found = parts(model, layout, precision)
-    largest = max(saved_bytes(model, layout, found, stage) for stage in {0, layout.stages - 1})
+    largest = max(saved_bytes(model, layout, found, stage) for stage in range(layout.stages))
     return math.ceil(layout.activation_blocks * largest)
 
 

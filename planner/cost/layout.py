@@ -157,13 +157,11 @@ class Layout:
             return f"schedule {schedule.name} lets each rank decide what is next: set tp = 1, zero below 3, no cell"
         if self.zero == 3 and (schedule.placement is Placement.BOTH_WAYS or schedule.halves_backward):
             return f"schedule {schedule.name} cannot gather parameters by layer: set zero to 2 or less"
-        if (reason := self._unfit_memory() or self._unfit_pieces(model)) is not None:
-            return reason
         try:
             schedule.placement.places(self.pp, self.stages_per_rank)
         except ValueError as error:
             return f"schedule {schedule.name} {error}"
-        return None
+        return self._unfit_memory() or self._unfit_pieces(model)  # pieces ask for places: they must be there
 
     def _unfit_memory(self) -> str | None:
         """Why this cannot be in host memory, None if it can."""

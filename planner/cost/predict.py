@@ -41,15 +41,10 @@ class CostModel(StageCosts):
         layout.check(model, self.cluster.world)
         if layout.uses_host and self.cluster.host is None:
             raise LayoutError(f"{layout.policy} in host memory: the cluster has no [host] memory_bytes and bytes_per_s")
-        engine = Engine.of(self.cluster.gpu)
-        found = self._parts(model, layout, engine)
-        ranks, host = self._fullness(model, layout, found)
+        ranks, host = self._fullness(model, layout, self._sizes(model, layout))
         memory = tuple(one.memory for one in ranks)
-        capacity, fullest = self.cluster.gpu.memory_bytes, max(one.total for one in memory)
-        tier = self.cluster.host
-        if self.expands and tier is not None and fullest > capacity:
-            engine = Engine.of(self.cluster.gpu, 1 - capacity / fullest, tier.bytes_per_s)
-            found = self._parts(model, layout, engine)
+        engine = self._engine(memory)
+        found = self._parts(model, layout, engine)
         groups = self._groups_of(layout)
         breakdown = self._breakdown(model, layout, found, groups, engine, ranks)
         flops = step_flops(model, layout.samples).model
@@ -57,25 +52,27 @@ class CostModel(StageCosts):
         wire = wire_of(model, layout, found, self._precision(layout), groups.crossing)
         step = breakdown.total
         copied = max(one.moved for one in ranks)
+        capacity = self.cluster.gpu.memory_bytes
         return Prediction(step, breakdown, memory, host, wire, flops / step / peak, capacity, copied)
 
     def planned(self, model: Transformer, layout: Layout) -> PlannedStep:
         """What each kind of action of a step takes, for comparison with a run: seconds on one rank, hidden or not.
         Ranks that share cores are taken to compute all at the same time."""
         step = self.predict(model, layout).step_s
-        engine = Engine.of(self.cluster.gpu)
+        held, _ = self._fullness(model, layout, self._sizes(model, layout))
+        engine = self._engine([one.memory for one in held])
         found, groups = self._parts(model, layout, engine), self._groups_of(layout)
         cores = self._cores(layout)
         crowd = layout.world / cores if cores else 1.0
-        stages = self._stages(model, layout, found, groups)
+        stages = self._stages(model, layout, found, groups, engine)
         whole = SCHEDULES[layout.schedule].recomputes or layout.recompute == "cell"
         forward = tuple(crowd * one.forward[0] for one in stages)
         again = [crowd * sum(one.again[:2]) if whole else 0.0 for one in stages]
         backward = tuple(crowd * sum(one.backward[:2]) + more for one, more in zip(stages, again, strict=True))
         tensor = tuple(one.forward[2] + one.backward[2] + one.again[2] * whole for one in stages)
-        held, _ = self._fullness(model, layout, found)
         ends = [
             self._rank(model, layout, found, groups.of_rank(rank), engine, rank, crowd, one.updated_on_host)[2]
+            + self._updated_there(one)
             for rank, one in enumerate(held)
         ]
         exchanged = tuple(
@@ -113,24 +110,29 @@ class CostModel(StageCosts):
         """
         found, groups = self._parts(model, layout, Engine.of(self.cluster.gpu)), self._groups_of(layout).of_rank(rank)
         local, slowness = layout.local_micro_batches, self._slowness(layout, rank)
-        compute = sum(self._both(found.layer, layout, groups)) * local * slowness
+        compute = sum(self._both(found.layer, layout, groups, slowness=slowness)) * local
         first, last = (
             local * slowness * (seconds_of(one.t_f) + seconds_of(one.t_b)) for one in (found.first, found.last)
         )
         if layout.replicas == 1:
             return compute, first, last
-        again, backward = (local if layout.zero >= 2 else 1), seconds_of(found.layer.t_b)
+        again, backward = 1, seconds_of(found.layer.t_b)
+        if layout.zero >= 2:  # behind each micro-batch; the one at the step's end is beside other ranks' backwards too
+            again, backward = local, slowness * backward
         reduce = max(0.0, self._reduce(layout, float(found.layer.params), groups) - backward * self.overlap) * again
         held = found.layer.params * float(self.precision.weight)
         gather = self.collective(Collective.ALL_GATHER, held, groups.dp, layout.world) if layout.zero in (1, 2) else 0.0
         return compute + reduce + gather, first, last
 
-    def _both(self, one: LayerProfile, layout: Layout, groups: Groups, sends: bool = True) -> tuple[float, float]:
-        """Forward and backward of one micro-batch with collectives, and with what is computed again."""
-        forward = seconds_of(one.t_f) + (self._sum(one.sends_f, groups) if sends else 0.0)
-        again = one.t_again or 0.0 if layout.recompute == "selective" else 0.0
+    def _both(
+        self, one: LayerProfile, layout: Layout, groups: Groups, sends: bool = True, slowness: float = 1.0
+    ) -> tuple[float, float]:
+        """Forward and backward of one micro-batch with collectives, and with what is computed again. Computations, not
+        collectives, take `slowness` times as long."""
+        forward = slowness * seconds_of(one.t_f) + (self._sum(one.sends_f, groups) if sends else 0.0)
+        again = slowness * (one.t_again or 0.0) if layout.recompute == "selective" else 0.0
         again = forward if layout.recompute == "full" else again
-        return forward, seconds_of(one.t_b) + (self._sum(one.sends_b, groups) if sends else 0.0) + again
+        return forward, slowness * seconds_of(one.t_b) + (self._sum(one.sends_b, groups) if sends else 0.0) + again
 
     def least_bytes(self, model: Transformer, layout: Layout, policies: Collection[str] = ()) -> float:
         """Bytes that the fullest rank of any layout of these axes, micro-batch, recompute and ZeRO stage holds at
@@ -192,7 +194,7 @@ class CostModel(StageCosts):
         self, model: Transformer, layout: Layout, found: Parts, groups: Groups, engine: Engine,
         held: Sequence[Fullness],
     ) -> Breakdown:  # fmt: skip
-        stages = self._stages(model, layout, found, groups)
+        stages = self._stages(model, layout, found, groups, engine)
         message, cores = self._message(layout, found, groups), self._cores(layout)
         ranks = run(layout, [one.shared(cores / layout.world) for one in stages] if cores else stages, message, cores)
         crowd = layout.world / cores if cores else 1.0
@@ -216,8 +218,20 @@ class CostModel(StageCosts):
             return 0.0
         seconds = held.moved / tier.bytes_per_s
         if layout.device_bytes:
-            return seconds + 2 * held.updated_on_host / tier.bytes_per_s
+            return seconds + self._updated_there(held)
         return max(0.0, seconds - sum(rank.kinds))
+
+    def _updated_there(self, held: Fullness) -> float:
+        """Seconds in which the host updates the chunks of states that it has: each is read and written."""
+        tier = self.cluster.host
+        return 2 * held.updated_on_host / tier.bytes_per_s if tier is not None else 0.0
+
+    def _engine(self, memory: Sequence[Memory]) -> Engine:
+        """What computes, with the host's memory behind the device's where that is taken and states do not fit."""
+        gpu, tier, fullest = self.cluster.gpu, self.cluster.host, max(one.total for one in memory)
+        if self.expands and tier is not None and fullest > gpu.memory_bytes:
+            return Engine.of(gpu, 1 - gpu.memory_bytes / fullest, tier.bytes_per_s)
+        return Engine.of(gpu)
 
     def _rank(
         self, model: Transformer, layout: Layout, found: Parts, groups: Groups, engine: Engine, rank: int,
@@ -227,7 +241,8 @@ class CostModel(StageCosts):
         own = _held(layout, rank)
         params = sum(_params(model, layout, found, number) for number in own)
         # What was ready before the first layer's backward, of the last micro-batch.
-        hidden = sum((len(layout.layers_of(number, model.layers)) - 1) * seconds_of(found.layer.t_b) for number in own)
+        backward = self._slowness(layout, rank) * seconds_of(found.layer.t_b)
+        hidden = sum((len(layout.layers_of(number, model.layers)) - 1) * backward for number in own)
         gathers, _ = reductions(layout)
         gather = reduce = 0.0
         if layout.replicas > 1 and layout.zero < 3:
@@ -236,8 +251,8 @@ class CostModel(StageCosts):
             )
             total = self._reduce(layout, params, groups)
             reduce = max(0.0, total - hidden) if self.overlap else total
-        # What the host updates is in `_copies`.
-        shard = params / (layout.replicas if layout.zero else 1) - on_host / self.precision.optimizer
+        # What the host updates is in `_updated_there`; it has whole chunks, whose ends are no parameters.
+        shard = max(0.0, params / (layout.replicas if layout.zero else 1) - on_host / self.precision.optimizer)
         update = self._update(layout, shard, engine) * crowd
         if layout.reduce_pieces and reduce:
             reduce = left_in_pieces(reduce, update, shard / (layout.reduce_pieces * layout.bucket))

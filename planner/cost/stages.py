@@ -74,11 +74,12 @@ class StageCosts:
     def _sum(self, sends: Sends, groups: Groups) -> float:
         return sum(self.collective(op, num_bytes, groups.tp, groups.world.size) for op, num_bytes in sends)
 
-    def _stages(self, model: Transformer, layout: Layout, found: Parts, groups: Groups) -> list[Stage]:
+    def _stages(self, model: Transformer, layout: Layout, found: Parts, groups: Groups, engine: Engine) -> list[Stage]:
+        """`engine`: the one that timed `found`."""
         stages = []
         for number, rank in enumerate(layout.places[0]):
             slowness = max(self._slowness(layout, places[number]) for places in layout.places)
-            stages.append(self._stage(model, layout, found, groups.of_rank(rank), number).scaled(slowness))
+            stages.append(self._stage(model, layout, found, groups.of_rank(rank), number, engine, slowness))
         return stages
 
     def _slowness(self, layout: Layout, rank: int) -> float:
@@ -99,22 +100,26 @@ class StageCosts:
         cores = float(self.cluster.cores * max(1, layout.world // self.cluster.nodes[0].devices))
         return cores if self.cluster.cores and layout.world > self.cluster.cores else 0.0
 
-    def _stage(self, model: Transformer, layout: Layout, found: Parts, groups: Groups, number: int) -> Stage:
-        """Of one micro-batch."""
+    def _stage(
+        self, model: Transformer, layout: Layout, found: Parts, groups: Groups, number: int, engine: Engine,
+        slowness: float,
+    ) -> Stage:  # fmt: skip
+        """Of one micro-batch, on devices whose computations take `slowness` times as long; collectives do not."""
         layers = len(layout.layers_of(number, model.layers))
         ends = [found.first] * (number == 0) + [found.last] * (number == layout.stages - 1)
         own = [(layers, found.layer), *((1, one) for one in ends)]
         if layout.sub_batches > 1:
-            return self._in_parts(model, layout, groups, own)
-        forward = sum(times * seconds_of(one.t_f) for times, one in own)
-        backward = sum(times * seconds_of(one.t_b) for times, one in own)
+            return self._in_parts(model, layout, groups, own, engine, slowness)
+        forward = slowness * sum(times * seconds_of(one.t_f) for times, one in own)
+        backward = slowness * sum(times * seconds_of(one.t_b) for times, one in own)
         sends_f = sum(times * self._sum(one.sends_f, groups) for times, one in own)
         sends_b = sum(times * self._sum(one.sends_b, groups) for times, one in own)
         again, sends_again = 0.0, 0.0
         if layout.recompute == "full":
-            again, sends_again = layers * seconds_of(found.layer.t_f), layers * self._sum(found.layer.sends_f, groups)
+            again = slowness * layers * seconds_of(found.layer.t_f)
+            sends_again = layers * self._sum(found.layer.sends_f, groups)
         elif layout.recompute == "selective":
-            again = layers * (found.layer.t_again or 0.0)
+            again = slowness * layers * (found.layer.t_again or 0.0)
         gather, reduce = self._sharded(layout, groups, own, forward, backward + again)
         return Stage(
             (forward, 0.0, sends_f, gather),
@@ -123,10 +128,11 @@ class StageCosts:
         )
 
     def _in_parts(
-        self, model: Transformer, layout: Layout, groups: Groups, own: list[tuple[int, LayerProfile]]
-    ) -> Stage:
+        self, model: Transformer, layout: Layout, groups: Groups, own: list[tuple[int, LayerProfile]], engine: Engine,
+        slowness: float,
+    ) -> Stage:  # fmt: skip
         """Of one micro-batch in parts, of which one is computed while another is summed."""
-        parts_of, engine = layout.sub_batches, Engine.of(self.cluster.gpu)
+        parts_of = layout.sub_batches
         smaller = replace(layout, micro_batch_size=layout.micro_batch_size // parts_of)
         part = self._parts(model, smaller, engine).layer
         (layers, _), *ends = own
@@ -135,14 +141,12 @@ class StageCosts:
             summed = self._sum(sends, groups) / model.norms
             return left_in_parts(computed / model.norms, summed, layers * model.norms, parts_of)
 
-        forward = layers * parts_of * seconds_of(part.t_f)
-        backward = layers * parts_of * seconds_of(part.t_b)
-        again = layers * parts_of * (part.t_again or 0.0) if layout.recompute == "selective" else 0.0
-        of_ends = [(one.t_f or 0.0, one.t_b or 0.0) for _, one in ends]
-        forward += sum(one for one, _ in of_ends)
-        sends_f = waited(seconds_of(part.t_f), part.sends_f) + sum(self._sum(one.sends_f, groups) for _, one in ends)
-        sends_b = waited(seconds_of(part.t_b), part.sends_b) + sum(self._sum(one.sends_b, groups) for _, one in ends)
-        backward += sum(one for _, one in of_ends)
+        part_f, part_b = slowness * seconds_of(part.t_f), slowness * seconds_of(part.t_b)
+        forward = layers * parts_of * part_f + slowness * sum(seconds_of(one.t_f) for _, one in ends)
+        backward = layers * parts_of * part_b + slowness * sum(seconds_of(one.t_b) for _, one in ends)
+        again = slowness * layers * parts_of * (part.t_again or 0.0) if layout.recompute == "selective" else 0.0
+        sends_f = waited(part_f, part.sends_f) + sum(self._sum(one.sends_f, groups) for _, one in ends)
+        sends_b = waited(part_b, part.sends_b) + sum(self._sum(one.sends_b, groups) for _, one in ends)
         gather, reduce = self._sharded(layout, groups, own, forward, backward + again)
         return Stage((forward, 0.0, sends_f, gather), (backward, again, sends_b, gather + reduce),
                       (0.0, forward, sends_f, 0.0))  # fmt: skip
@@ -176,15 +180,6 @@ class StageCosts:
 
 class Stage(StageTimes):
     """With tensor-parallel collectives that were measured while all ranks sent: as work they are a share of a core."""
-
-    def scaled(self, factor: float) -> Stage:
-        """On devices that take so many times as long."""
-        if factor == 1.0:
-            return self
-        forward, backward, again = (
-            (a * factor, b * factor, c * factor, d * factor) for a, b, c, d in (self.forward, self.backward, self.again)
-        )
-        return Stage(forward, backward, again)
 
     def shared(self, share: float) -> StageTimes:
         def of(one: tuple[float, float, float, float]) -> tuple[float, float, float, float]:

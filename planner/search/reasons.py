@@ -7,6 +7,7 @@ from dataclasses import replace
 from holdfast.base.errors import UsageError
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
+from holdfast.planner.cluster.errors import ClusterError
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.space import Space, families
@@ -63,9 +64,13 @@ def too_large(costs: CostModel, model: Transformer, held: float, layout: Layout,
 
 
 def _on(costs: CostModel, model: Transformer, layout: Layout, times: int) -> float | None:
-    """Bytes of the fullest rank on so many times the nodes, states shared out and layers recomputed."""
+    """Bytes of the fullest rank on so many times the nodes, states shared out and layers recomputed; None if no layout
+    can be there, or if nothing is known of links between nodes."""
     cluster = costs.cluster
-    larger = CostModel(replace(cluster, nodes=cluster.nodes * times), costs.precision, costs.profile)
+    try:
+        larger = CostModel(replace(cluster, nodes=cluster.nodes * times), costs.precision, costs.profile)
+    except ClusterError:
+        return None
     best = None
     for pp in sorted({layout.pp, min(model.layers, layout.pp * times)}):
         world = cluster.world * times

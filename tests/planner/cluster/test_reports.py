@@ -6,7 +6,9 @@ import pytest
 
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.errors import ClusterError
+from holdfast.planner.cluster.file import parse
 from holdfast.planner.cluster.reports import Figure, from_reports
+from holdfast.planner.cluster.written import written
 from holdfast.wire.types import Gpu, Identity, Nic
 
 
@@ -36,6 +38,28 @@ def test_what_hardware_states() -> None:
     assert one.link(0, 2).beta == pytest.approx(8 / 200e9)  # two NICs of 200 Gbit/s for two GPUs
     assert one.link(0, 4).kind is Level.POD
     assert one.nic_types([0]) == {"rdma"}
+
+
+def test_without_figures_each_node_has_what_its_nics_state() -> None:
+    """Two NICs for two GPUs; of two nodes the slower one counts."""
+    nodes = [node("a", speed=400), node("b", speed=400), node("c", speed=200), node("d", "t", speed=100)]
+    found = from_reports(nodes)
+    for one in (found, parse(written(found))):
+        betas = [one.link(0, 2).beta, one.link(0, 4).beta, one.link(4, 6).beta]
+        assert betas == pytest.approx([8 / 400e9, 8 / 200e9, 8 / 100e9])
+        assert [node.beta for node in one.nodes] == pytest.approx([8 / n for n in (400e9, 400e9, 200e9, 100e9)])
+    for known in (from_reports(nodes, across=20e9), from_reports(nodes, [Figure("a", "all-reduce", "busbw", 20e9)])):
+        assert {node.beta for node in known.nodes} == {1 / 20e9}
+        assert known.link(0, 6).beta == 1 / 20e9
+
+
+def test_slow_pairs_count_beside_what_nics_state() -> None:
+    """b's pairs carry a quarter of the median, and the median NIC 200 Gbit/s; d's carry half, as its NICs state."""
+    pairs = {"a": 20e9, "b": 5e9, "c": 20e9, "d": 10e9, "e": 20e9}
+    nodes = [node(name, speed=100 if name == "d" else 200) for name in pairs]
+    one = from_reports(nodes, [Figure(name, "pair", "bandwidth", rate) for name, rate in pairs.items()])
+    assert [node.beta for node in one.nodes] == pytest.approx([8 / n for n in (200e9, 50e9, 200e9, 100e9, 200e9)])
+    assert one.link(0, 4).beta == pytest.approx(8 / 200e9)
 
 
 def test_measured_figures_calibrate() -> None:

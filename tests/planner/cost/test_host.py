@@ -133,6 +133,34 @@ def test_a_small_device_copies_more_and_a_slow_host_takes_longer() -> None:
     assert one * 1e11 == pytest.approx(small + 2 * 12 * MODEL.parameters, rel=0.2)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_planned_update_of_chunks_is_that_of_the_host_and_of_the_device(tied: bool) -> None:
+    """12 bytes a parameter of each chunk, read and written; chunks of the largest tensor, the last one in part."""
+    model, shape = costs(Tier(1e12, 1e10)), replace(MODEL, tied=tied)
+    chunk = 512 * 4 * 512
+    whole = math.ceil(shape.parameters / chunk)
+    a_chunk = 2 * 12 * chunk / 1e10
+    lists = set()
+    for megabytes in range(60, 700, 40):
+        layout = chunked(1, device_bytes=megabytes << 20)
+        planned, found = model.planned(shape, layout), model.predict(shape, layout)
+        on_host = (planned.optimizer[0] - found.breakdown.optimizer) / a_chunk
+        assert on_host == pytest.approx(round(on_host)), "whole chunks"
+        assert found.breakdown.host == pytest.approx(found.moved_bytes / 1e10 + on_host * a_chunk)
+        here = max(0.0, shape.parameters - round(on_host) * chunk)
+        assert found.breakdown.optimizer == pytest.approx(here * (2 * 12 + 4 + 2 * 2) / 2.039e12)
+        lists.add(round(on_host))
+    assert {0, whole} < lists <= set(range(whole + 1))
+
+
+def test_the_largest_stage_may_be_in_the_middle() -> None:
+    """Six layers of 8, without what goes out: 2 bytes of 2 x 128 tokens x 512."""
+    layout = Layout(pp=3, micro_batches=8, micro_batch_size=2, activation_blocks=2, stage_layers=(1, 6, 1))
+    precision = Precision.of("bfloat16")
+    layer = parts(MODEL, layout, precision).layer.held["none"]
+    assert activation_bytes(MODEL, layout, precision) == math.ceil(2 * (6 * layer - 2 * 2 * 128 * 512))
+
+
 def test_parts_of_a_micro_batch_hide_sums() -> None:
     """n halves of layers with p parts: p n g + c where a sum c is shorter than computation g, else g + n p c."""
     layout = Layout(tp=4, micro_batches=4, micro_batch_size=2, sub_batches=2)
@@ -179,6 +207,8 @@ def test_sums_in_pieces_wait_for_the_first_and_for_what_updates_do_not_hide() ->
         ({"sub_batches": 2, "micro_batch_size": 2, "tp": 2, "recompute": "full"}, "whole backwards"),
         ({"reduce_pieces": 1, "zero": 0}, "states on the host"),
         ({"reduce_pieces": 1, "zero": 1, "dp": 2, "is_on_host": True}, "set zero = 0"),
+        ({"reduce_pieces": 1, "zero": 0, "is_on_host": True, "schedule": "chimera", "pp": 2, "chunks": 3}, "3 pipes"),
+        ({"reduce_pieces": 1, "zero": 0, "is_on_host": True, "schedule": "chimera", "pp": 3}, "2 pipes on 3 ranks"),
     ],
 )
 def test_layouts_that_can_not_be(settings: dict[str, Any], reason: str) -> None:

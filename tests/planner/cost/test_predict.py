@@ -162,6 +162,25 @@ def test_memory_that_does_not_fit_expands() -> None:
     assert expanded.step_s > plain.step_s
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_expanded_memory_slows_all_that_is_computed(parts: int) -> None:
+    """Where all is bound by memory, times are as 1 / bandwidth, of memory whose share e lies with the host."""
+    big = Transformer(48, 8192, 64, 51200, 2048)
+    layout = Layout(tp=8, micro_batches=8, micro_batch_size=2, sub_batches=parts)
+    found, per_byte = [], []
+    for rate in (1e8, 2e8):
+        text = f'gpu = "A100"\nnodes = 1\ngpus_per_node = 8\n[host]\nmemory_bytes = 1e12\nbytes_per_s = {rate}\n'
+        model = CostModel(parse(text), expands=True)
+        prediction, planned = model.predict(big, layout), model.planned(big, layout)
+        away = 1 - prediction.capacity / prediction.fullest.total
+        assert away > 0.1
+        found.append(prediction.breakdown.compute)
+        per_byte.append((1 - away) / 2.039e12 + away / rate)
+        assert 8 * (planned.forward[0] + planned.backward[0]) == pytest.approx(prediction.breakdown.compute)
+        assert planned.optimizer == pytest.approx((prediction.breakdown.optimizer,))
+    assert found[0] / found[1] == pytest.approx(per_byte[0] / per_byte[1])
+
+
 def test_measured_links_replace_those_of_the_cluster() -> None:
     measured = profile(first=(0.0, 0.0), layer=(0.01, 0.02), last=(0.0, 0.0))
     lines = Profile(measured.shape, "bfloat16", 1, "A100", measured.parts, 0.0, {"all_reduce": {8: Line(1e-3, 0.0)}})

@@ -78,3 +78,12 @@ def test_the_smallest_number_of_nodes_that_would_do_is_named(asked: Layout, spre
     assert too_large(costs, MODEL, 12.34e9, asked, 1.0).endswith(
         "take fewer samples in a micro-batch, shorter ones, or a smaller model"
     )
+
+
+def test_no_more_nodes_are_named_where_no_link_between_nodes_is_known() -> None:
+    alone = CostModel(parse('gpu = "A100"\nnodes = 1\ngpus_per_node = 8\n'))
+    text = too_large(alone, MODEL, 12.34e9, Layout(2, 2, 2), 10e9)
+    assert text == (
+        "no layout fits in 10 GB a device: the smallest of those looked at (pp=2 dp=2 tp=2 1f1b, ZeRO 1, "
+        "recompute none) needs 12.3 GB; take fewer samples in a micro-batch, shorter ones, or a smaller model"
+    )

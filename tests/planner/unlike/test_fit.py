@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 
 from holdfast.plan.transformer import Transformer
-from holdfast.planner.cluster.cluster import Cluster
+from holdfast.planner.cluster.cluster import Cluster, Hop, Level
 from holdfast.planner.cluster.errors import ClusterError
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.layout import Layout, LayoutError
+from holdfast.planner.cost.measured import PartTimes, Profile
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.search.ranked import Ranked
 from holdfast.planner.search.reasons import NothingFits
@@ -111,15 +113,78 @@ def test_every_layout_has_its_layers_and_pipes_are_left_out() -> None:
     assert [one.stage_layers for one in fitted(alike, large, given)] == [(6, 6)]
 
 
-def test_speeds_make_a_step_longer_in_proportion() -> None:
-    """On one device of each: computation of the slow rank, all of it, takes so many times as long."""
-    layout = Layout(2, 1, 4, micro_batches=1, zero=0)
-    own = [
-        CostModel(cluster(f"infiniband 1 {a}", f"roce 1 {b}")).predict(LARGE, replace(layout, stage_layers=(1, 47)))
-        for a, b in ((3, 3), (3, 1))
-    ]
-    computed = [one.breakdown.compute + one.breakdown.tensor for one in own]
-    assert computed[1] == pytest.approx(3 * computed[0])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_speeds_make_computation_longer_in_proportion(recompute: str) -> None:
+    """Of the slow rank, all of it; sums of its tp ranks take as long as on fast ones."""
+    layout = Layout(2, 1, 4, micro_batches=1, zero=0, recompute=recompute, stage_layers=(1, 47))
+    costs = [CostModel(cluster("infiniband 1 3", f"roce 1 {speed}")) for speed in (3, 1)]
+    fast, slow = (one.predict(LARGE, layout).breakdown for one in costs)
+    assert slow.compute == pytest.approx(3 * fast.compute)
+    assert slow.recompute == pytest.approx(3 * fast.recompute)
+    assert slow.tensor == pytest.approx(fast.tensor)
+    assert min(fast.compute, fast.tensor) > 0
+    alike, unlike = (one.planned(LARGE, layout) for one in costs)
+    assert unlike.tensor == pytest.approx(alike.tensor)
+    assert unlike.forward == pytest.approx((alike.forward[0], 3 * alike.forward[1]))
+    assert unlike.backward == pytest.approx((alike.backward[0], 3 * alike.backward[1]))
+
+
+def measured(tp: int) -> Profile:
+    """10 ms forward and 20 back of a layer, nothing of the rest, and 5 again with selective recompute."""
+    layer = PartTimes(0.01, 0.02, 0.005)
+    times = {"first": PartTimes(0.0, 0.0), "layer": layer, "last": PartTimes(0.0, 0.0)}
+    return Profile({}, "bfloat16", 1, "A100", {f"tp={tp}": times})
+
+
+@pytest.mark.parametrize(("recompute", "again"), [("none", 0.0), ("selective", 0.005), ("full", 0.01)])
+def test_a_layer_on_slow_devices_takes_more_by_its_computation_alone(recompute: str, again: float) -> None:
+    costs = CostModel(cluster("infiniband 1 3", "roce 1 1"), profile=measured(4))
+    layout = Layout(2, 1, 4, micro_batches=8, zero=0, recompute=recompute)
+    fast, slow = (costs.layer_seconds(LARGE, layout, rank)[0] for rank in range(2))
+    assert slow - fast == pytest.approx((3 - 1) * 8 * (0.01 + 0.02 + again))
+    assert fast > 8 * (0.01 + 0.02 + again), "its sums"
+
+
+def on_slow_links(slowness: float, rate: float = 1e9, **more: Any) -> CostModel:
+    """So many bytes per second within nodes, without latency; the first node's devices are so many times as slow."""
+    own = cluster("infiniband 1 1", f"roce 1 {slowness}")
+    return CostModel(replace(own, hops={**own.hops, Level.NODE: Hop(0.0, 1 / rate)}), **more)
+
+
+@pytest.mark.parametrize(("zero", "overlap"), [(2, False), (3, False), (2, True), (3, True)])
+def test_slow_devices_exchange_as_fast_and_hide_more(zero: int, overlap: bool) -> None:
+    """A backward hides as much as it is long: on slow devices a quarter more."""
+    layout = Layout(2, 4, 1, micro_batches=8, zero=zero, stage_layers=(47, 1))
+    # With stage 3, forwards hide all their gathers, and backwards not all of theirs.
+    rate = 1e9 if zero == 2 else 32e9
+    fast, slow = (
+        on_slow_links(n, rate, profile=measured(1), overlap=overlap).predict(LARGE, layout).breakdown for n in (1, 1.25)
+    )
+    assert fast.compute == pytest.approx(2 * 47 * 0.03)
+    assert slow.compute == pytest.approx(1.25 * fast.compute)
+    # Two micro-batches. Stage 2: one reduction behind the whole backward, the last one behind all layers but one.
+    hidden = 47 * 0.02 + 46 * 0.02
+    if zero == 3:  # of 48 units, the embedding among them, one has nothing to hide behind
+        hidden = 2 * 47 * 0.02 * 47 / 48
+    assert fast.replicas - slow.replicas == pytest.approx(0.25 * hidden if overlap else 0.0, abs=1e-9)
+    assert slow.replicas > 0
+
+
+def test_slow_devices_hide_more_of_a_layers_reduction() -> None:
+    """Of one layer: its own backward, behind each micro-batch with stage 2."""
+    costs = on_slow_links(2, profile=measured(1))
+    slow, fast = (costs.layer_seconds(LARGE, Layout(2, 4, 1, micro_batches=8, zero=2), rank)[0] for rank in range(2))
+    assert slow - fast == pytest.approx(2 * (0.03 - 0.02))
+
+
+def test_parts_on_slow_devices_hide_more_of_their_sums() -> None:
+    """Of n sums all but one are hidden as far as one part's computation is long, which is n of them in all."""
+    few_words = replace(LARGE, vocab=64)
+    layout = Layout(2, 1, 4, micro_batches=1, micro_batch_size=2, zero=0, sub_batches=2, stage_layers=(47, 1))
+    fast, slow = (on_slow_links(n).predict(few_words, layout).breakdown for n in (1, 3))
+    assert slow.compute == pytest.approx(3 * fast.compute)
+    rounds = 2 * 47 * 2
+    assert fast.tensor - slow.tensor == pytest.approx(2 * fast.compute * (1 - 1 / rounds), rel=1e-3)
 
 
 def test_a_cluster_on_which_no_groups_can_stay_in_one_type_says_why() -> None:

@@ -49,6 +49,7 @@ class Elastic:
         self.asked_at = math.inf
         self.asked_step = -1
         self._expected: _Expected | None = None
+        self._missed: dict[str, float] = {}  # nodes that are waited for, and mono of the first look without them
 
     # --- fewer nodes -------------------------------------------------------------------------------------------
 
@@ -62,10 +63,12 @@ class Elastic:
             return [], f"{missing}; smaller layouts are planned for {counts} of {job.spec.nnodes} nodes"
         if len(chosen) == len(job.nodes):
             self._forget_plan(job)
+            self._missed = {}
             return chosen, missing
         share = job.throughput_on(len(chosen)) / job.throughput_on(len(job.nodes))
         costs = ""
         gone = self._may_return(job) if len(chosen) < len(job.nodes) else []
+        self._missed = {name: self._missed.get(name, now.mono) for name in gone}
         if gone:
             found = replanning.choose(self._situation(gone, min(share, 1.0), now))
             if found.waits:
@@ -88,10 +91,9 @@ class Elastic:
     def _situation(self, gone: list[str], share: float, now: Instant) -> replanning.Situation:
         histories = [self.c.history(name) for name in gone]
         known = sorted(one for history in self.c.cluster.histories.values() for one in history.absences)
-        # Where it is unknown since when one is away, the wait counts: else it would begin anew with each look.
-        waiting_since = self.c.life.waiting_since
-        waited = now.mono - waiting_since if waiting_since is not None else 0.0
-        since = [history.away_since or now.wall - waited for history in histories]
+        # Where it is unknown since when one is away, it counts from the first look: else each would begin anew.
+        missed = [now.wall - (now.mono - self._missed[name]) for name in gone]
+        since = [history.away_since or look for history, look in zip(histories, missed, strict=True)]
         return replanning.Situation(
             throughput=share,
             missing=len(gone),

@@ -33,8 +33,10 @@ _T = TypeVar("_T")
 _VERSION = 4
 _READABLE = (1, 2, 3, 4)
 """1 and 2 have no summaries of incidents; 3 books no time in the queue. Documents of all three have other fields:
-`compared` leaves the documents out, and with them when time was booked, which decides nothing."""
+`compared` leaves the documents out, and with them when time was booked, which decides nothing, and when histories of
+nodes were written: the returns that undo an absence in the journal were not. What was decided of a node is said, too."""
 _RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
+_UNCOMPARED = ("record time ", "record node ")
 _ONE_OF_A_KIND = ("plan",)
 """Entities of which there was one: their ids were chosen again."""
 _PLAIN_EVENTS = (
@@ -117,7 +119,7 @@ def compared(lines: Sequence[str], version: int) -> list[str]:
     """What of these lines must be the same again in a recording of this version."""
     if version == _VERSION:
         return list(lines)
-    return [_without_document(line) for line in lines if not line.startswith("record time ")]
+    return [_without_document(line) for line in lines if not line.startswith(_UNCOMPARED)]
 
 
 def _without_document(line: str) -> str:

@@ -313,9 +313,7 @@ class Job:
     def to_doc(self) -> dict[str, Any]:
         """`refused` is left out of most: recordings from before it have checksums of documents without it."""
         return {
-            key: value
-            for key, value in asdict(self).items()
-            if not key.startswith("_") and (value or key != "refused")
+            key: value for key, value in asdict(self).items() if not key.startswith("_") and (value or key != "refused")
         }
 
     @classmethod

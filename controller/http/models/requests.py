@@ -84,7 +84,12 @@ class SizedLayout(Request):
     args: list[Annotated[str, Field(pattern=_ONE_LINE)]] = Field(
         default=[], description="Added to the program's arguments when it runs on so many nodes."
     )
-    text: str = Field(default="", max_length=200, pattern=_ONE_LINE, description="The layout for people, such as `pp=1 dp=6 tp=1`.")
+    text: str = Field(
+        default="",
+        max_length=200,
+        pattern=_ONE_LINE,
+        description="The layout for people, such as `pp=1 dp=6 tp=1`.",
+    )
 
 
 class JobSpec(Request):

@@ -34,7 +34,7 @@ _VERSION = 4
 _READABLE = (1, 2, 3, 4)
 """1 and 2 have no summaries of incidents; 3 books no time in the queue. Documents of all three have other fields:
 `compared` leaves the documents out, and with them when time was booked, which decides nothing, and when histories of
-nodes were written: the returns that undo an absence in the journal were not. What was decided of a node is said, too."""
+nodes were written: returns that undo an absence were not. What was decided of a node is said, too."""
 _RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
 _UNCOMPARED = ("record time ", "record node ")
 _ONE_OF_A_KIND = ("plan",)

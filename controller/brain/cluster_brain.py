@@ -300,7 +300,7 @@ class ClusterBrain:
         self._ticked_at = now.mono
         actions += self._silent(self._late, now)
         actions += self.found_at_nodes(self.detectors.due(now), now)
-        self.membership.give_up(now)
+        actions += self.membership.give_up(now)
         actions += self.quarantine.tick(now)
         for brain in self.jobs.active():
             actions += brain.tick(absent, now)

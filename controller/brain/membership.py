@@ -30,13 +30,13 @@ class Membership:
             node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
         if node.identity.incarnation != hello.identity.incarnation:
             node.leaving = False
-        was_away = node.history.returned(now.wall, self.c.options.agent_grace)
+        is_news = node.history.returned(now.wall, self.c.options.agent_grace)
         self.c.connected += not node.connected
         node.identity, node.connected = hello.identity, True
         # Silence is judged against a fresh start: the gap of its absence says nothing of its heartbeat interval.
         node.frame_at, node.heartbeat_interval = now.mono, max(self.c.heartbeat_interval, node.heartbeat_interval)
         self.c.set_healthy(node)
-        actions: list[Action] = [Record("node", name, node.history.to_doc())] if was_away else []
+        actions: list[Action] = [Record("node", name, node.history.kept())] if is_news else []
         actions += self._end_orphans(node, hello)
         for brain in self.roster.active():
             actions += self._reported(brain, hello, now)
@@ -161,13 +161,19 @@ class Membership:
         brain.c.life.node_left(node.name)
         return brain.recovery.found(finding, now) + brain.c.life.advance(brain.c.job, self.c.nodes, now)
 
-    def give_up(self, now: Instant) -> None:
+    def give_up(self, now: Instant) -> list[Action]:
         """A node without work whose agent does not reconnect is lost: no job waits for it."""
+        actions: list[Action] = []
         for node in self.c.nodes.values():
             away = not node.connected and node.state is t.NodeState.SUSPECT
             is_late = now.mono - node.left_at > self.c.options.agent_grace
-            if away and is_late and self.c.holder(node.name) is None:
+            if not away or not is_late:
+                continue
+            brain = self.roster.holder(node.name)
+            if brain is None or brain.node_loss.may_do_without(node.name):
                 node.state, node.reason = t.NodeState.LOST, "its agent disconnected and did not reconnect"
+                actions += brain.node_loss.kept([node.name]) if brain is not None else []
+        return actions
 
     def leaving(self, name: str) -> None:
         """Its agent is stopping: nothing more is started there until an agent reconnects."""
@@ -184,7 +190,7 @@ class Membership:
             node.history.reset(now.wall)
             if node.connected:
                 self.c.set_healthy(node)
-        return [Record("node", node.name, node.history.to_doc())]
+        return [Record("node", node.name, node.history.kept())]
 
     def evict(self, name: str, now: Instant) -> list[Action]:
         """Evict the node now, as recovery does by itself, and restart the job without it if it runs ranks."""

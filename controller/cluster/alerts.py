@@ -80,7 +80,7 @@ class Alerts:
         if node is not None:
             node.state, node.reason = t.NodeState.FAULTY, reason
         said = Say("node.evicted", {"node": name, "reason": reason})
-        return [Record("node", name, history.to_doc()), said, *actions]
+        return [Record("node", name, history.kept()), said, *actions]
 
     def _quarantine(self, name: str, history: History, now: Instant) -> list[Action]:
         """Keep a node that fails repeatedly out until an operator lets it in, and alert once for each time."""

@@ -183,7 +183,7 @@ class Diagnoses:
         passed = [name for name in names if self.c.history(name).failed_job]
         for name in passed:
             self.c.history(name).failed_job = ""
-        return [Record("node", name, self.c.history(name).to_doc()) for name in passed]
+        return [Record("node", name, self.c.history(name).kept()) for name in passed]
 
     def _learn(self, at: float, figures: Figures) -> None:
         for node, values in figures.items():

@@ -28,6 +28,8 @@ _RESTARTS = frozenset({"suspended", "evicting", "starting", "restoring", "resumi
 """Phases of an incident that a restart consists of; the others wait for something else."""
 _MEASURED, _WARM_UP = 12, 4
 """Steps of a new layout after which its throughput is known; so many of them are left out."""
+_NAMED = 3
+"""Nodes that a text names; it counts the others."""
 _NEWEST = 50
 """Absences, and of the restarts a tenth of it, that say what the next takes."""
 
@@ -47,6 +49,7 @@ class Elastic:
         self.asked_at = math.inf
         self.asked_step = -1
         self._expected: _Expected | None = None
+        self._missed: dict[str, float] = {}  # nodes that are waited for, and mono of the first look without them
 
     # --- fewer nodes -------------------------------------------------------------------------------------------
 
@@ -60,16 +63,17 @@ class Elastic:
             return [], f"{missing}; smaller layouts are planned for {counts} of {job.spec.nnodes} nodes"
         if len(chosen) == len(job.nodes):
             self._forget_plan(job)
+            self._missed = {}
             return chosen, missing
-        share = job.spec.throughput_on(len(chosen)) / job.spec.throughput_on(len(job.nodes))
+        share = job.throughput_on(len(chosen)) / job.throughput_on(len(job.nodes))
         costs = ""
-        if len(chosen) < len(job.nodes):
-            known = self.c.nodes
-            gone = [name for name in job.nodes if name not in known or not known[name].usable]
+        gone = self._may_return(job) if len(chosen) < len(job.nodes) else []
+        self._missed = {name: self._missed.get(name, now.mono) for name in gone}
+        if gone:
             found = replanning.choose(self._situation(gone, min(share, 1.0), now))
             if found.waits:
                 return [], (
-                    f"waits {found.wait_s:.0f} s at most for {', '.join(gone)}: to go on with {len(chosen)} nodes now "
+                    f"waits {found.wait_s:.0f} s at most for {_named(gone)}: to go on with {len(chosen)} nodes now "
                     f"would cost {found.going_on_s:.0f} s of training, to wait {found.cost_s:.0f} s"
                 )
             costs = f", costs {found.going_on_s:.0f} s of training" if math.isfinite(found.going_on_s) else ""
@@ -77,14 +81,23 @@ class Elastic:
         self._expect(job, len(chosen), share, costs)
         return chosen, missing
 
+    def _may_return(self, job: Job) -> list[str]:
+        """Its nodes that are away and may come back by themselves. Cordoned and evicted ones wait for an operator, for
+        as long as that takes; and where all are there, nothing is to be waited for."""
+        known = self.c.nodes
+        away = [name for name in job.nodes if name not in known or not known[name].usable]
+        return [name for name in away if not self.c.history(name).cordoned and not self.c.history(name).evicted]
+
     def _situation(self, gone: list[str], share: float, now: Instant) -> replanning.Situation:
         histories = [self.c.history(name) for name in gone]
         known = sorted(one for history in self.c.cluster.histories.values() for one in history.absences)
-        since = [history.evicted_at if history.evicted else history.away_since or now.wall for history in histories]
+        # Where it is unknown since when one is away, it counts from the first look: else each would begin anew.
+        missed = [now.wall - (now.mono - self._missed[name]) for name in gone]
+        since = [history.away_since or look for history, look in zip(histories, missed, strict=True)]
         return replanning.Situation(
             throughput=share,
-            missing=max(1, len(gone)),
-            away_s=max(0.0, now.wall - max(since, default=now.wall)),
+            missing=len(gone),
+            away_s=max(0.0, now.wall - max(since)),
             absences=[seconds for _, seconds in known[-_NEWEST:]],
             restart_s=self._restart_s(),
             grow_after_s=self.c.options.grow_after,
@@ -184,6 +197,11 @@ class Elastic:
         incident = self.c.book.open(finding, now)
         incident.action, incident.reason = policy.Move.GROW.value, "capacity restored"
         return [books.saved(incident), *self.recovery.recover(incident, job, now)]
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more:,} more"
 
 
 def is_saved(c: JobState, step: int) -> bool:

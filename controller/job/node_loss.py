@@ -10,7 +10,7 @@ from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
-from holdfast.controller.state.events import Action, Say
+from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.incidents import Finding, IncidentState
 from holdfast.controller.state.model import Instant, Job
 from holdfast.wire import types as t
@@ -69,7 +69,24 @@ class NodeLoss:
             if not together:
                 self.c.history(name).failed_job = self.c.job.spec.id
                 actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
-        return actions
+        return actions + self.kept(names) if together else actions
+
+    def may_do_without(self, name: str) -> bool:
+        """Has this node, which it holds, none of its workers any more while it waits for nodes, and may it go on with
+        fewer? Then it waits for no agent that only may be back."""
+        life = self.c.life
+        waits = life.stage is Stage.DRAINING and life.waiting_since is not None
+        return waits and bool(self.c.job.spec.node_counts) and name not in life.unstopped
+
+    def kept(self, names: list[str]) -> list[Action]:
+        """Lost nodes, for the journal: a controller that starts later must know since when they are away. Where
+        nothing is planned for fewer nodes, nobody asks.
+
+        Not when an agent leaves: when a controller ends, all of them do.
+        """
+        if not self.c.job.spec.layouts:
+            return []
+        return [Record("node", name, self.c.history(name).kept()) for name in names]
 
     def gather(self, now: Instant) -> list[Action]:
         """Many nodes lost at once are one incident: the cause is what they share, not a node."""

@@ -55,6 +55,8 @@ class Case:
     """Whether the job rolled back for the same steps before."""
     worked_before: bool = False
     """Whether the job did a step in an earlier restart attempt, and none in this one."""
+    refused_layout: bool = False
+    """Whether it was started with the layout planned for fewer nodes, and refused it."""
 
     @property
     def row(self) -> FindingRow:
@@ -90,8 +92,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a worker exited with code 2, as programs do that refuse their arguments or settings; unless only an earlier "
-        "attempt did a step",
-        lambda c: refuses_input(c.cause) and not c.worked_before and not c.no_room,
+        "attempt did a step, or the arguments were those of a layout planned for fewer nodes",
+        lambda c: refuses_input(c.cause) and not (c.worked_before or c.no_room or c.refused_layout),
         Move.STOP,
         lambda c: f"exit code 2 is final: {c.cause.text}",
     ),

@@ -101,6 +101,8 @@ class Recovery:
         noted = self._note_fault(cause, job, now)
         refused = self._drop_layout(cause, job)
         case = self._case(cause, job, now)
+        if refused:  # other arguments come next: what this start was says nothing of them
+            case = dataclasses.replace(case, refused_layout=True, fruitless=1, stillborn=0)
         decision = policy.decide(case)
         incident.action, incident.reason = decision.move.value, decision.reason + refused
         said = Say("incident", {
@@ -131,13 +133,16 @@ class Recovery:
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
 
     def _drop_layout(self, cause: Finding, job: Job) -> str:
-        """A planned layout that the program itself refuses is not tried again: the job waits for other nodes."""
+        """A planned layout that the program itself refuses is not tried again: the job goes on with fewer nodes, if a
+        layout is planned for them, or waits for more."""
         layout = job.spec.layout_on(len(job.nodes))
-        if layout is None or job.life_steps or job.best_step < 0 or not policy.refuses_input(cause):
+        if layout is None or job.life_steps or not policy.refuses_input(cause):
             return ""
+        job.refused[str(layout.nodes)] = layout.throughput
         others = tuple(one for one in job.spec.layouts if one is not layout)
         job.spec = dataclasses.replace(job.spec, layouts=others, node_counts=tuple(one.nodes for one in others))
-        return f"; it refused the layout planned for {layout.nodes} nodes ({layout.text}), which is left out"
+        text = f" ({layout.text})" if layout.text else ""
+        return f"; it refused the layout planned for {layout.nodes} nodes{text}, which is left out"
 
     def _backoff(self, move: policy.Move, cause: Finding, job: Job) -> float:
         """Seconds before the next attempt. None where something changes with it (other nodes, an older state), where
@@ -185,7 +190,7 @@ class Recovery:
     def offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
         history = self.c.history(name)
         history.offend(kind, now.wall)
-        return [Record("node", name, history.to_doc())]
+        return [Record("node", name, history.kept())]
 
     def _node_of(self, cause: Finding) -> str:
         return cause.node if cause.node in self.c.nodes else ""

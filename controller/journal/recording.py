@@ -36,6 +36,7 @@ _READABLE = (1, 2, 3, 4, 5)
 Documents of all of them have other fields: `compared` leaves the documents out, and with them when time was booked and
 when a node was recorded, which decides nothing."""
 _RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
+_UNCOMPARED = ("record time ", "record node ")
 _ONE_OF_A_KIND = ("plan",)
 """Entities of which there was one: their ids were chosen again."""
 _PLAIN_EVENTS = (

@@ -32,15 +32,19 @@ class History:
     """Wall time at which its agent left; 0 while it is there."""
     absences: list[tuple[float, float]] = field(default_factory=list)
     """(wall of the return, seconds) of each time that it was away for longer than a lost connection takes."""
+    is_away_kept: bool = field(default=False, compare=False)
+    """Does the journal have `away_since`? Then its return has to be there as well."""
 
     def left(self, wall: float) -> None:
         self.away_since = self.away_since or wall
 
     def returned(self, wall: float, longest_blip: float) -> bool:
-        """It is back. True if it was away for so long that this is worth remembering."""
+        """It is back. True if the journal has to know: it was away for so long that this is worth remembering, or the
+        journal has it as away, and the next controller would count an absence until its own start."""
         since, self.away_since = self.away_since, 0.0
+        is_kept, self.is_away_kept = self.is_away_kept, False
         if not since or wall - since <= longest_blip:
-            return False
+            return is_kept
         self.absences = [*self.absences, (wall, wall - since)][-KEPT:]
         return True
 
@@ -70,6 +74,11 @@ class History:
         """Nothing counts against it, and no operator has changed its state."""
         return not (self.cordoned or self.evicted or self.quarantined or self.node_failures or self.outs)
 
+    def kept(self) -> dict[str, Any]:
+        """Its document, on the way to the journal."""
+        self.is_away_kept = self.away_since > 0
+        return self.to_doc()
+
     def to_doc(self) -> dict[str, Any]:
         return {
             "cordoned": self.cordoned,
@@ -89,11 +98,12 @@ class History:
         node_failures = [(float(at), str(kind)) for at, kind in doc.get("node_failures", ())]
         evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
         outs = [(float(at), str(job)) for at, job in doc.get("outs", ())]
+        away_since = float(doc.get("away_since", 0.0))
         absences = [(float(at), float(seconds)) for at, seconds in doc.get("absences", ())]
         return cls(
             bool(doc["cordoned"]), evicted, at, quarantined=bool(doc.get("quarantined")), node_failures=node_failures,
-            failed_job=str(doc.get("failed_job", "")), outs=outs, away_since=float(doc.get("away_since", 0.0)),
-            absences=absences,
+            failed_job=str(doc.get("failed_job", "")), outs=outs, away_since=away_since, absences=absences,
+            is_away_kept=away_since > 0,
         )  # fmt: skip
 
 

@@ -250,6 +250,8 @@ class Job:
     rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
     rolled_at: int = -1  # the step of the fault that the last of them was for
     progress: Progress = field(default_factory=Progress)
+    refused: dict[str, float] = field(default_factory=dict)
+    """Numbers of nodes whose planned layout its program refused, and what throughput was predicted there."""
     _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -306,6 +308,10 @@ class Job:
             self.past = [*self.past, (self.generation, list(self.nodes))][-PAST:]
             self.nodes = []
 
+    def throughput_on(self, nodes: int) -> float:
+        """Predicted, as a share of that at full size; also of a layout that was refused."""
+        return self.refused.get(str(nodes)) or self.spec.throughput_on(nodes)
+
     @property
     def order(self) -> tuple[int, float, str]:
         """Jobs with a smaller one get nodes first: by priority, then by submission."""
@@ -315,7 +321,10 @@ class Job:
         return self.nodes[rank // self.spec.nproc] if self.nodes else ""
 
     def to_doc(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if not key.startswith("_")}
+        """`refused` is left out of most: recordings from before it have checksums of documents without it."""
+        return {
+            key: value for key, value in asdict(self).items() if not key.startswith("_") and (value or key != "refused")
+        }
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":

@@ -74,11 +74,22 @@ class StepBytes(Request):
     tp: float = Field(default=0.0, ge=0, le=1e30)
 
 
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+"""No control character and no end of a line: it goes into the reason of an incident."""
+
+
 class SizedLayout(Request):
     nodes: int = Field(ge=1, description="One of `node_counts`.")
     throughput: float = Field(gt=0, le=1, description="Predicted, as a share of that on all `nnodes`.")
-    args: list[str] = Field(default=[], description="Added to the program's arguments when it runs on so many nodes.")
-    text: str = Field(default="", max_length=200, description="The layout for people, such as `pp=1 dp=6 tp=1`.")
+    args: list[Annotated[str, Field(pattern=_ONE_LINE)]] = Field(
+        default=[], description="Added to the program's arguments when it runs on so many nodes."
+    )
+    text: str = Field(
+        default="",
+        max_length=200,
+        pattern=_ONE_LINE,
+        description="The layout for people, such as `pp=1 dp=6 tp=1`.",
+    )
     parallel: Parallel | None = Field(default=None, description="Its groups, by which its nodes are ordered.")
 
 

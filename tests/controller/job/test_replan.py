@@ -1,25 +1,27 @@
 """Jobs with planned layouts go on with fewer nodes, or wait, whichever costs less, and come back to their size."""
 
 import dataclasses
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from holdfast.base.errors import UsageError
+from holdfast.controller.http.models.requests import SizedLayout as AskedLayout
+from holdfast.controller.state.events import CordonRequested, EvictRequested
 from holdfast.controller.state.history import History
 from holdfast.controller.state.incidents import IncidentState
 from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.model import Job, JobSpec, JobStatus, Options, SizedLayout
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.controller.support.virtual import Virtual, trains_again
+from tests.controller.support.virtual import FakeAgent, Virtual, trains_again
 
 THREE = SizedLayout(3, 0.75, ("--pp", "1", "--dp", "12"), "pp=1 dp=12 tp=1")
 TWO = SizedLayout(2, 0.5, ("--pp", "2", "--dp", "4"), "pp=2 dp=4 tp=1")
 
 
-def planned(
-    layouts: tuple[SizedLayout, ...] = (THREE, TWO), absences: tuple[float, ...] = (), **more: float
-) -> Virtual:
+def planned(layouts: tuple[SizedLayout, ...] = (THREE, TWO), absences: tuple[float, ...] = (), **more: Any) -> Virtual:
     """Four nodes. `absences`: how long another node was away before, in seconds."""
     v = Virtual(nodes=4, options=Options(**{"grow_after": 5.0, **more}))
     v.brain.c.histories["old"] = History(absences=[(v.instant.wall - 1e5, seconds) for seconds in absences])
@@ -154,6 +156,146 @@ def test_a_layout_that_the_program_refuses_is_left_out() -> None:
     assert started(v) == ((), 4)
 
 
+def test_refused_at_its_first_start_the_full_size_is_tried_as_well() -> None:
+    v = Virtual(nodes=3)
+    v.submit(nnodes=4, node_counts=(3,), layouts=(THREE,))
+    assert started(v) == (THREE.args, 3)
+    v.exit(0, code=2)
+    v.run(30.0)
+    assert v.job.state is JobStatus.RECOVERING
+    assert v.job.reason == "waiting for nodes: needs 4 nodes with 4 free slots each, has 3"
+    assert "refused the layout planned for 3 nodes" in v.incidents[-1].reason
+    v.restart_controller()
+    v.agents["node3"] = FakeAgent("node3", 4)
+    v.join("node3")
+    v.run_until(lambda: v.job.generation == 2)
+    assert started(v) == ((), 4)
+    v.exit(0, code=2)
+    v.run(3.0)
+    assert v.job.state.value == "failed"  # it is the program's own arguments
+
+
+def test_each_planned_layout_may_be_refused_before_the_full_size() -> None:
+    """Not more often than `restart_attempts` would allow: each start has other arguments."""
+    layouts = tuple(SizedLayout(n, n / 6, (f"--dp={n}",)) for n in range(1, 6))
+    v = Virtual(nodes=5)
+    v.submit(nnodes=6, node_counts=(1, 2, 3, 4, 5), layouts=layouts)
+    for generation in range(1, 6):
+        while v.job.generation < generation or v.job.state is not JobStatus.RUNNING:
+            v.run(0.1)
+            assert v.now < 300.0
+        assert started(v) == ((f"--dp={6 - generation}",), 6 - generation)
+        v.exit(0, code=2)
+    v.run(3.0)
+    assert (v.job.state, v.job.spec.node_counts) == (JobStatus.RECOVERING, ())
+    assert "refused the layout planned for 1 nodes, which is left out" in v.incidents[-1].reason
+
+
+def test_after_a_refusal_it_goes_on_with_the_next_smaller_layout() -> None:
+    v = planned(absences=(30.0,) * 20)
+    v.lose_node("node1")
+    v.run_until(lambda: v.job.generation == 2, 400.0)
+    v.exit(0, code=2)
+    v.run(10.0)
+    assert started(v) == (TWO.args, 2)
+    # What was predicted of the refused layout still counts: 0.5 / 0.75.
+    assert "planned for 2 nodes: pp=2 dp=4 tp=1, 67% of the throughput predicted" in v.incidents[-1].reason
+    assert Job.from_doc(v.job.to_doc()).throughput_on(3) == THREE.throughput
+    v.join("node1")
+    v.run(20.0)
+    assert started(v) == ((), 4)
+
+
+def test_a_job_without_refusals_is_written_as_before_there_were_any() -> None:
+    """Recordings have checksums of documents."""
+    job = Job(JobSpec("j", "j", msg.Program("x"), 4, 1))
+    assert "refused" not in job.to_doc()
+    job.refused["3"] = 0.75
+    assert job.to_doc()["refused"] == {"3": 0.75}
+
+
+# --- what is waited for ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cordoned", "evicted", "evicted by an operator"])
+def test_nodes_that_wait_for_an_operator_are_not_waited_for(how: str) -> None:
+    v = planned(absences=(30.0,) * 20)
+    if how == "cordoned":
+        v.feed(CordonRequested("node1", True))
+        v.run(1.0)
+    elif how == "evicted":
+        recovery = v.brain.jobs.brains[v.job.spec.id].recovery
+        recovery.evict("node1", "did not stop its workers", v.instant, quarantined=False)
+    if how == "evicted by an operator":
+        v.feed(EvictRequested("node1"))
+    else:
+        v.exit(0, code=1)
+    v.run(5.0)
+    trains_again(v, 2)
+    assert started(v) == (THREE.args, 3)
+
+
+def test_beside_a_cordoned_node_only_the_lost_one_is_waited_for() -> None:
+    v = planned(absences=(30.0,) * 20)
+    v.feed(CordonRequested("node2", True))
+    v.lose_node("node1")
+    v.run(v.options.agent_grace + 12)
+    assert "at most for node1: to go on with 2 nodes" in v.job.reason
+    v.join("node1")
+    trains_again(v, 2)
+    assert started(v) == (THREE.args, 3)
+
+
+def test_a_node_that_is_lost_while_the_job_waits_is_given_up_as_well() -> None:
+    """All were away for 30 s, so 60 s is the longest that is waited for the one that left last."""
+    v = planned(absences=(30.0,) * 20)
+    v.lose_node("node1")
+    v.run(v.options.agent_grace + 2)
+    v.lose_node("node2")
+    v.run(v.options.agent_grace + 2)
+    assert "at most for node1, node2: to go on with 2 nodes" in v.job.reason
+    v.run(60.0)
+    assert started(v) == (TWO.args, 2)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 15.0])
+def test_the_wait_ends_after_the_controller_restarts_as_well(seconds: float) -> None:
+    """Of a node that was lost for long, the journal knows when; of another, the wait counts."""
+    v = planned(absences=(30.0,) * 20)
+    v.lose_node("node1")
+    v.run(v.options.agent_grace + 2)
+    v.lose_node("node2")
+    v.run(seconds)
+    v.saved["node", "old"] = v.brain.c.histories["old"].to_doc()
+    v.restart_controller()
+    known = seconds > v.options.agent_grace
+    assert ("node2" in v.brain.c.histories) is known
+    v.run(40.0)
+    assert v.job.generation == 1
+    v.run(61.0 - 40.0 - (seconds if known else 0.0) + v.options.agent_grace)
+    assert started(v) == (TWO.args, 2)
+
+
+def test_two_that_are_lost_together_are_in_the_journal() -> None:
+    v = planned(absences=(30.0,) * 20)
+    at = v.instant.wall
+    v.lose_node("node1")
+    v.lose_node("node2")
+    v.run(v.options.agent_grace + 3)
+    assert [v.saved["node", name]["away_since"] for name in ("node1", "node2")] == [at, at]
+
+
+def test_three_of_many_nodes_are_named() -> None:
+    v = Virtual(nodes=8)
+    v.brain.c.histories["old"] = History(absences=[(v.instant.wall - 1e5, 30.0)] * 20)
+    v.submit(nnodes=8, node_counts=(2,), layouts=(TWO,))
+    v.run(8.0)
+    for n in range(1, 6):
+        v.lose_node(f"node{n}")
+    v.run(v.options.agent_grace + 12)
+    assert "at most for node1, node2, node3 and 2 more: to go on" in v.job.reason
+
+
 def test_a_refusal_at_full_size_ends_the_job_as_ever() -> None:
     v = Virtual(nodes=4)
     v.submit(nnodes=4, node_counts=(3,), layouts=(THREE,))
@@ -174,6 +316,42 @@ def test_an_absence_is_remembered_and_a_blip_is_not() -> None:
     (absence,) = v.brain.c.history("node1").absences
     assert absence[1] == pytest.approx(100.0)
     assert History.from_doc(v.saved["node", "node1"]).absences == [absence]
+
+
+def test_a_return_is_in_the_journal_where_the_absence_is() -> None:
+    """A node's document that was written while it was away would be an absence of a day tomorrow."""
+    v = planned()
+    v.kill_agent("node1")
+    v.feed(CordonRequested("node1", True))
+    assert v.saved["node", "node1"]["away_since"] == v.instant.wall
+    v.run(2.0)
+    v.join("node1")
+    assert v.saved["node", "node1"]["away_since"] == 0.0
+    v.restart_controller(away=86_400.0)
+    assert v.brain.c.history("node1").absences == []
+
+
+def test_a_return_after_a_restart_is_in_the_journal_as_well() -> None:
+    history = History()
+    history.left(100.0)
+    after = History.from_doc(history.kept())
+    assert after.returned(105.0, 10.0)
+    assert after.absences == []
+    assert not after.returned(200.0, 10.0)
+
+
+def test_what_was_in_no_journal_needs_no_return_there() -> None:
+    history = History()
+    history.left(100.0)
+    assert not history.returned(105.0, 10.0)
+
+
+def test_a_controller_that_ends_notes_no_absence() -> None:
+    """All agents leave when it does."""
+    v = planned()
+    for name in v.agents:
+        v.kill_agent(name)
+    assert not [key for key in v.saved if key[0] == "node"]
 
 
 def test_a_repair_of_an_evicted_node_is_an_absence_as_well() -> None:
@@ -202,3 +380,12 @@ def test_layouts_come_back_from_the_journal() -> None:
 def test_layouts_that_fit_no_job_are_refused(layouts: tuple[SizedLayout, ...], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         check_size(JobSpec("j", "j", msg.Program("x"), 4, 1, node_counts=(3, 2), layouts=layouts))
+
+
+@pytest.mark.parametrize("control", ["\n", "\r", "\0", "\x1b[2J", "\x7f", "\x85", "\u2028"])
+@pytest.mark.parametrize("field", ["text", "args"])
+def test_layouts_are_of_one_line(field: str, control: str) -> None:
+    AskedLayout(nodes=3, throughput=0.5, args=["--name", "Übung 7", ""], text="pp=1 dp=12 · tp=1")
+    for value in (control, f"dp=12{control}", f"dp{control}=12"):
+        with pytest.raises(ValidationError, match="should match pattern"):
+            AskedLayout.model_validate({"nodes": 3, "throughput": 0.5, field: [value] if field == "args" else value})

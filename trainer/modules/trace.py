@@ -51,10 +51,6 @@ class Trace:
     facts: list[Operation]
     """Of each of `operations`."""
 
-    def graphs(self) -> list[fx.GraphModule]:
-        """The whole one first, then those of blocks in forward with a mode of their own, as torch.no_grad()."""
-        return _graphs(self.root)
-
     def results_of(self, tree: Any) -> Any:
         """The module's output, put together from what `results` came to."""
         return pytree.tree_unflatten(list(tree), self.out_spec)
@@ -102,6 +98,7 @@ def trace(
 
 
 def _graphs(root: fx.GraphModule) -> list[fx.GraphModule]:
+    """The whole one first, then those of blocks in forward with a mode of their own, as torch.no_grad()."""
     return [one for one in root.modules() if isinstance(one, fx.GraphModule)]
 
 

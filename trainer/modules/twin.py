@@ -38,12 +38,11 @@ def twin(module: nn.Module, shape: tuple[int, ...], device: torch.device) -> tup
 
 def land(trace: Trace, module: nn.Module) -> Trace | None:
     """The trace of a twin as one of `module`. None where it reads a tensor that `module` has no name for and that has
-    no values, also in a graph of its own, as `with torch.no_grad()` in forward makes one."""
+    no values. Graphs of blocks in forward, as of `with torch.no_grad()`, read none: export hands them all in."""
     names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    for graph in trace.graphs():
-        for node in graph.graph.nodes:
-            is_own = graph is trace.root and node.target in names
-            if node.op == "get_attr" and not is_own and isinstance(_attribute(graph, str(node.target)), FakeTensor):
+    for node in trace.root.graph.nodes:
+        if node.op == "get_attr" and node.target not in names:
+            if isinstance(_attribute(trace.root, str(node.target)), FakeTensor):
                 return None
     return replace(trace, module=module)
 

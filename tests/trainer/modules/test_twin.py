@@ -40,10 +40,15 @@ def landed(module: nn.Module, device: str) -> Trace:
     return found
 
 
+def operations(found: Trace) -> list[fx.Node]:
+    """In graphs of blocks too."""
+    graphs = [one.graph for one in found.root.modules() if isinstance(one, fx.GraphModule)]
+    return [node for graph in graphs for node in graph.nodes]
+
+
 def devices(found: Trace) -> set[torch.device]:
-    """That operations are given, in graphs of blocks too."""
-    nodes: list[fx.Node] = [node for graph in found.graphs() for node in graph.graph.nodes]
-    leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in nodes])
+    """That operations are given."""
+    leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in operations(found)])
     return {leaf for leaf in leaves if isinstance(leaf, torch.device)}
 
 
@@ -86,6 +91,13 @@ def test_a_branch_on_the_device_goes_the_way_of_the_device() -> None:
     assert devices(there) == {torch.device("cuda", 0)}
     assert {"aten.cos.default"} == called(there) - called(here)
     assert {"aten.sin.default"} == called(here) - called(there)
+
+
+def test_no_operation_asks_where_a_tensor_is() -> None:
+    """Stages move what they hold to their device."""
+    found = operations(landed(built("block_numbers"), "cpu"))
+    assert "aten.repeat.default" in {str(node.target) for node in found}
+    assert not [node for node in found if "_assert" in str(node.target)]
 
 
 class Numbers(nn.Module):

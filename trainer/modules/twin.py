@@ -41,9 +41,9 @@ def land(trace: Trace, module: nn.Module) -> Trace | None:
     no values. Graphs of blocks in forward, as of `with torch.no_grad()`, read none: export hands them all in."""
     names = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     for node in trace.root.graph.nodes:
-        if node.op == "get_attr" and node.target not in names:
-            if isinstance(_attribute(trace.root, str(node.target)), FakeTensor):
-                return None
+        is_nameless = node.op == "get_attr" and node.target not in names
+        if is_nameless and isinstance(_attribute(trace.root, str(node.target)), FakeTensor):
+            return None
     return replace(trace, module=module)
 
 

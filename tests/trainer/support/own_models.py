@@ -134,7 +134,7 @@ class Blocks(nn.Module):
         x = self.table(tokens) + self.places(places)
         if self.numbers:
             with torch.no_grad():
-                shift = torch.tensor([1.0, 2.0], device=tokens.device, dtype=x.dtype).repeat(8) + 1
+                shift = torch.tensor([1.0, 2.0], device=tokens.device).to(x.dtype).repeat(8) + 1
             x = x + shift
         x = torch.sin(x) if tokens.device.type == "cpu" else torch.cos(x)
         return self.head(x)  # type: ignore[no-any-return]

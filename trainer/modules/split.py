@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.modules.cuts import Cuts, Operation, cut, live
@@ -32,8 +33,12 @@ class Partition:
 
     @property
     def digest(self) -> int:
-        """What ranks must have in common, below 2**63: the operations, and where they are cut."""
-        steps = ((node.name, str(node.target), str(node.args), str(node.kwargs)) for node in self.trace.operations)
+        """What ranks must have in common, below 2**63: the operations, and where they are cut. Which GPU of its node a
+        rank has, though operations may name it, is not."""
+        steps = (
+            (node.name, str(node.target), str(_by_type(node.args)), str(_by_type(node.kwargs)))
+            for node in self.trace.operations
+        )
         return hash_of(repr(list(steps)), repr(self.cuts), repr(self.messages))
 
     def operations_of(self, stage: int) -> list[fx.Node]:
@@ -49,6 +54,11 @@ class Partition:
         inputs = (one for node in self.operations_of(stage) for one in node.all_input_nodes)
         read = {str(one.target) for one in inputs if one.op == "get_attr"}
         return read & self.trace.parameters
+
+
+def _by_type(values: Any) -> Any:
+    """Arguments of an operation, with no device's number."""
+    return pytree.tree_map_only(torch.device, lambda one: one.type, values)
 
 
 def partition(trace: Trace, stages: int, dtype: torch.dtype, device: torch.device | None = None) -> Partition:

@@ -15,7 +15,7 @@ from holdfast.trainer.modules.cuts import CannotCut
 from holdfast.trainer.modules.loading import logits_of, make
 from holdfast.trainer.modules.split import Partition, Piece, partition
 from holdfast.trainer.modules.trace import CannotTrace, Trace, trace
-from holdfast.trainer.modules.twin import META, land, twin
+from holdfast.trainer.modules.twin import land, twin
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import vocab_of
@@ -60,14 +60,15 @@ AnyStage = ModelStage | ModuleStage
 def open_module(config: Config, stages: int, device: torch.device, kind: str = "cpu") -> Partition:
     """Build, trace and cut the user's module. Raises ConfigError, in one line, for one that cannot be trained so.
 
-    `kind`: where it is built, `meta` for one that is only looked at. It is in the host's memory then, and each stage
-    moves what it holds to `device`; on the device as a whole only if it can be traced there alone.
+    `kind`: where it is built, `meta` for one that is only looked at. It stays in the host's memory, and each stage
+    moves what it holds to `device`; it is on the device as a whole only if its twin cannot be traced.
     """
     build, dtype = config.module.build, DTYPES[config.train.dtype]
     module = make(build, config.train.seed, dtype, kind)
     shape = (config.train.micro_batch_size, config.data.seq_len)
     try:
-        found = None if kind == "meta" else _without_values(module, shape, config, device)
+        # In the host's memory it is there already, and nothing that a trace makes takes memory.
+        found = None if kind == "meta" or device.type == "cpu" else _without_values(module, shape, config, device)
         if found is None:
             module = module.to(device)
             tokens = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -90,14 +91,14 @@ def open_module(config: Config, stages: int, device: torch.device, kind: str = "
 
 
 def _without_values(module: nn.Module, shape: tuple[int, int], config: Config, device: torch.device) -> Trace | None:
-    """The module's trace from a twin on meta tensors; None if it has none. What is wrong with it, the trace on the
-    device says."""
-    tokens = torch.zeros(shape, dtype=torch.int64, device=META)
+    """The module's trace from its twin on the device; None if it has none. What is wrong with it, the trace of the
+    module says."""
     try:
-        found = trace(twin(module), (tokens,), pick=logits_of, balance=config.module.balance)
+        other, tokens = twin(module, shape, device)
+        found = trace(other, (tokens,), pick=logits_of, balance=config.module.balance)
     except Exception:  # copying runs code of the user's classes
         return None
-    return land(found, module, device)
+    return land(found, module)
 
 
 def boundaries(whole: Partition, device: torch.device) -> dict[int, Tensor]:

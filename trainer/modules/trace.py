@@ -84,13 +84,22 @@ def trace(
         wanted = pick(pytree.tree_unflatten(values, out_spec))
         results = [node for node, value in zip(results, values, strict=True) if value is wanted][:1]
         output.args = (tuple(results),)
-    for node in list(root.graph.nodes):
-        if node.op == "call_function" and _name(node) in _ONLY_CHECKS:
-            root.graph.erase_node(node)
-        elif node.op == "get_attr" and node.target in names:
+    for graph in _graphs(root):
+        checks = [node for node in graph.graph.nodes if node.op == "call_function" and _name(node) in _ONLY_CHECKS]
+        for node in checks:
+            graph.graph.erase_node(node)
+        if checks:
+            graph.recompile()
+    for node in root.graph.nodes:
+        if node.op == "get_attr" and node.target in names:
             node.target = names[node.target]
     root.graph.eliminate_dead_code()
     return _found(module, root, out_spec, results, balance)
+
+
+def _graphs(root: fx.GraphModule) -> list[fx.GraphModule]:
+    """The whole one first, then those of blocks in forward with a mode of their own, as torch.no_grad()."""
+    return [one for one in root.modules() if isinstance(one, fx.GraphModule)]
 
 
 def _found(

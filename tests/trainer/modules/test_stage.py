@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -12,11 +11,10 @@ from torch import Tensor, nn
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.model.dropout import Moment
-from holdfast.trainer.modules import stage
 from holdfast.trainer.modules.message import Field, Message
 from holdfast.trainer.modules.split import Partition, Piece, partition, seeded
 from holdfast.trainer.modules.stage import ModuleStage, boundaries, open_module
-from holdfast.trainer.modules.trace import Trace, trace
+from holdfast.trainer.modules.trace import trace
 
 MODELS = REPOSITORY / "tests" / "trainer" / "support" / "own_models.py"
 SMALL = ["--set", "data.seq_len=8", "--set", "train.micro_batch_size=2", "--set", "train.dtype=float64"]
@@ -43,28 +41,6 @@ def test_what_is_drawn_depends_on_seed_step_and_micro_batch_alone(dropping: Part
     assert torch.equal(first, logits(dropping, Moment(1, step=2, first_micro_batch=2), 1))
     others = [(Moment(1, step=2), 4), (Moment(1, step=3), 3), (Moment(2, step=2), 3)]
     assert not any(torch.equal(first, logits(dropping, *other)) for other in others)
-
-
-@pytest.mark.parametrize(("name", "devices"), [("placed", ["meta"]), ("numbers", ["meta", "cpu"])])
-def test_a_module_is_traced_without_its_values_where_that_says_the_same(
-    name: str, devices: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Numbers of a tensor that forward makes are in no trace on meta tensors."""
-    seen: list[str] = []
-
-    def recorded(module: nn.Module, args: tuple[Tensor], **more: Any) -> Trace:
-        (where,) = {str(one.device) for one in (*args, *module.parameters(), *module.buffers())}
-        seen.append(where)
-        return trace(module, args, **more)
-
-    monkeypatch.setattr(stage, "trace", recorded)
-    whole = open_module(parse(["--model", f"{MODELS}:{name}", *SMALL]), 2, torch.device("cpu"))
-    assert seen == devices
-    assert "meta" not in str([(node.args, node.kwargs) for node in whole.trace.root.graph.nodes])
-    module = whole.trace.module
-    assert module.get_parameter("table.weight").device.type == "cpu"
-    with torch.no_grad():
-        assert torch.equal(logits(whole, Moment(0), 0), module(torch.arange(16).view(2, 8) * 9))
 
 
 def test_the_device_gets_what_a_stage_holds_and_no_more() -> None:

@@ -120,6 +120,34 @@ def numbers() -> nn.Module:
     return Placed(numbers=True)
 
 
+class Blocks(nn.Module):
+    """Makes tensors of its inputs' device in blocks without gradients, with `numbers` of numbers too, and branches."""
+
+    def __init__(self, numbers: bool) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self.table, self.places, self.head = nn.Embedding(256, 16), nn.Embedding(8, 16), nn.Linear(16, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.no_grad():
+            places = torch.arange(tokens.shape[1], device=tokens.device) + 0
+        x = self.table(tokens) + self.places(places)
+        if self.numbers:
+            with torch.no_grad():
+                shift = torch.tensor([1.0, 2.0], device=tokens.device).to(x.dtype).repeat(8) + 1
+            x = x + shift
+        x = torch.sin(x) if tokens.device.type == "cpu" else torch.cos(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def blocks() -> nn.Module:
+    return Blocks(numbers=False)
+
+
+def block_numbers() -> nn.Module:
+    return Blocks(numbers=True)
+
+
 def branching() -> nn.Module:
     return Branching()
 

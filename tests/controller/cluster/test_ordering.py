@@ -108,6 +108,13 @@ def test_a_slow_link_moves_two_of_many_that_lie_badly() -> None:
     assert place(spec(64, pp=4), nodes, before, SlowLinks(frozenset({("node0", "node9")})))[0] == before
 
 
+def test_a_node_that_just_came_moves_before_one_that_holds_ranks() -> None:
+    before = [f"node{i}" for i in range(12)]
+    left = [node(f"node{i}", "s") for i in range(13) if i != 7]
+    chosen, _ = place(spec(12, pp=1), left, before, SlowLinks(frozenset({("node0", "node1")})))
+    assert sum(one != other for one, other in zip(chosen, before, strict=True) if other != "node7") == 1
+
+
 def test_a_node_that_goes_moves_none_for_a_slow_link_elsewhere() -> None:
     before = [f"node{i}" for i in range(16)]
     nodes = [node(name, f"s{i % 4}") for i, name in enumerate(before)]

@@ -187,6 +187,15 @@ def test_two_lost_of_thousands_cost_what_their_own_links_do(monkeypatch: pytest.
     assert most < 20 * 8 * 2 * nodes * (nodes - 1)  # some arrays and tuples of as many pairs
 
 
+@pytest.mark.parametrize("ends", [(1, 3), (3, 1)])
+def test_both_neighbours_of_an_open_position_count(ends: tuple[int, int]) -> None:
+    """The spare that is best for one neighbour (4 + 2) is not best for both (1 + 4)."""
+    places = ["z/z"] * 4 + ["q/c", "p/a"]
+    for end, place in zip(ends, ("p/a", "q/b"), strict=True):
+        places[end] = place
+    assert arranged(Shape(1, 4), 1, sites(*places), (0, 1, 2, 3), (0,), (4, 5)) == (5, 1, 2, 3)
+
+
 def moved(found: tuple[int, ...]) -> list[int]:
     return [i for i, one in enumerate(found) if i != one]
 
@@ -226,6 +235,43 @@ def test_a_new_node_changes_places_before_one_that_holds_ranks() -> None:
     found = avoided(Shape(1, 12), 1, where, tuple(range(12)), (*(True,) * 7, False, *(True,) * 4))
     assert 7 in moved(found)
     assert len(moved(found)) == 2
+
+
+def test_two_new_nodes_change_places_before_any_that_holds_ranks() -> None:
+    """Though it would save more to move the kept node of position 0 between two of its switch."""
+    places = ["q/q" if i in (0, 6, 8) else "p/p" for i in range(12)]
+    where = sites(*places, slow=SlowLinks(frozenset({("n0", "n1")})))
+    found = avoided(Shape(1, 12), 1, where, tuple(range(12)), tuple(i not in (1, 7) for i in range(12)))
+    assert moved(found) == [1, 7]
+
+
+def test_what_takes_most_off_slow_links_comes_before_what_costs_least() -> None:
+    """To change 5 with 3 saves 286 and leaves it beside 4; with one of 0 to 2 it saves 231 and avoids both links."""
+    places = ["a" if i in (0, 1, 2, 4, 5) else "ib:a" for i in range(16)]
+    where = sites(*places, slow=SlowLinks(frozenset({("n4", "n5"), ("n5", "n6")})))
+    found = avoided(Shape(1, 16), 1, where, tuple(range(16)), (True,) * 16)
+    assert slow_bytes(traffic_of(Shape(1, 16), 1), where, found) == 0
+    assert len(moved(found)) == 2
+
+
+def test_one_link_that_stays_slow_does_not_keep_another() -> None:
+    """The two of a type of NIC stay together, at eight times the cost."""
+    places = ["ib:a", "ib:a", *("a",) * 6]
+    where = sites(*places, slow=SlowLinks(frozenset({("n0", "n1"), ("n4", "n5")})))
+    found = avoided(Shape(1, 8), 1, where, tuple(range(8)), (True,) * 8)
+    assert slow_bytes(traffic_of(Shape(1, 8), 1), where, found) == USUAL["dp"]
+    assert found[:2] == (0, 1)
+    assert len(moved(found)) == 2
+
+
+def test_nothing_moves_for_the_cost_alone() -> None:
+    """Every way of n0 is slow, wherever it is; its ring could cross the pods twice less."""
+    where = sites(
+        "p/a", "q/b", "p/a", "q/b", "q/b", "p/a", slow=SlowLinks(frozenset(("n0", f"n{i}") for i in range(6)))
+    )
+    start = tuple(range(6))
+    assert avoided(Shape(1, 6), 1, where, start, (True,) * 6) == start
+    assert arranged(Shape(1, 6), 1, where, start, start) != start
 
 
 def test_what_cannot_be_avoided_moves_nothing() -> None:

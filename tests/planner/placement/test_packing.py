@@ -55,6 +55,23 @@ def test_the_last_block_may_be_smaller() -> None:
     assert by_stage == (0, 2, 1, 5, 3, 4, 6, 7, 8)
 
 
+def test_the_last_block_is_near_the_one_before() -> None:
+    where = sites(*("p/a",) * 2, *("p/b",) * 3, *("p/c",) * 5)
+    by_stage, *_ = packed(Shape(6, 12), 8, where, range(10))
+    assert by_stage == (0, 1, 2, 3, 5, 6, 7, 8, 9)  # b has one left as well, and comes first
+
+
+def test_what_is_left_of_switches_is_taken_near_the_block_before() -> None:
+    where = sites(*(path for path in ("p/a", "p/b", "q/c", "q/d") for _ in range(3)))
+    by_stage, _ = packed(Shape(6, 2), 1, where, range(12))
+    assert by_stage == (0, 1, 3, 4, 6, 7, 9, 10, 8, 11, 2, 5)
+
+
+def test_the_fullest_switch_comes_first_in_a_block() -> None:
+    (order,) = packed(Shape(1, 4), 1, sites("p/a", "p/b", "p/b", "p/b"), range(4))
+    assert order == (1, 2, 3, 0)
+
+
 def test_too_few_nodes_are_said() -> None:
     with pytest.raises(ValueError, match="5 blocks of 2 nodes of 9"):
         list(packed(Shape(5, 2), 1, sites(*("a",) * 9), range(9)))

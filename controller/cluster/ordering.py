@@ -10,13 +10,10 @@ from typing import Any
 from holdfast.controller.state.job_size import shape_of
 from holdfast.controller.state.model import Job, JobSpec, Node
 from holdfast.planner.cluster.identity import nic_types, pod_of
-from holdfast.planner.placement.order import arranged, slow_bytes
+from holdfast.planner.placement.order import arranged, avoided
 from holdfast.planner.placement.report import Comparison, compared
 from holdfast.planner.placement.sites import Site, Sites, SlowLinks
-from holdfast.planner.placement.traffic import AXES, Shape, traffic_of
-
-STAYS = 0
-"""Orders that are looked at where nodes that hold ranks may move: none but by single exchanges, so that few do."""
+from holdfast.planner.placement.traffic import AXES, Shape
 
 
 def ordered(
@@ -30,7 +27,8 @@ def ordered(
     """The nodes in the order in which the job's traffic goes least far: `placed` itself where no other is better.
 
     `is_kept`: of each position, whether its node held these ranks before and keeps them. Only where kept nodes meet
-    over a link that a diagnosis found slow may they change places too. `spares`: others that may be taken as well.
+    over a link that a diagnosis found slow may they change places too, and then as few as avoid it. `spares`:
+    others that may be taken as well.
     """
     shape = shape_of(spec, len(placed))
     if shape is None or len(placed) < 2:
@@ -40,11 +38,8 @@ def ordered(
     start, more = tuple(range(len(placed))), tuple(range(len(placed), len(names)))
     free = tuple(i for i, kept in enumerate(is_kept) if not kept)
     found = arranged(shape, spec.nproc, sites, start, free, more)
-    traffic = traffic_of(shape, spec.nproc)
-    much = slow_bytes(traffic, sites, found)
-    if much and any(is_kept):
-        other = arranged(shape, spec.nproc, sites, found, start, (), STAYS)
-        found = other if slow_bytes(traffic, sites, other) < much else found
+    if slow and any(is_kept):
+        found = avoided(shape, spec.nproc, sites, found, tuple(is_kept))
     return [names[i] for i in found]
 
 

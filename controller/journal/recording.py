@@ -119,7 +119,7 @@ def compared(lines: Sequence[str], version: int) -> list[str]:
     """What of these lines must be the same again in a recording of this version."""
     if version == _VERSION:
         return list(lines)
-    return [_without_document(line) for line in lines if not line.startswith(("record time ", "record node "))]
+    return [_without_document(line) for line in lines if not line.startswith(_UNCOMPARED)]
 
 
 def _without_document(line: str) -> str:

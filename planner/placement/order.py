@@ -7,21 +7,24 @@ stays as it is where no other one is better.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.planner.placement.packing import packed
 from holdfast.planner.placement.sites import Sites
-from holdfast.planner.placement.traffic import Ints, Shape, Traffic, traffic_of
+from holdfast.planner.placement.traffic import Floats, Ints, Shape, Traffic, traffic_of
 
 EXACT = 50_000
-"""Orders that are all looked at: 8 nodes have 40,320."""
+"""Orders that are all looked at: 8 nodes have 40,320. More than 8 positions are never open then, so there are no more
+than 28 links between them, and a million sums at most, however many nodes the job has."""
 WORK = 1_000_000
 """Links that a search by exchanges looks at, some 50 ms: of 64 nodes all exchanges ten times over; of thousands,
 the first of an order that fills switches anyway."""
+_Price = Callable[[Ints, Ints], npt.NDArray[np.float64] | npt.NDArray[np.bool_]]
 _GAIN = 1e-9
 """Share of the cost that a better order has to save: less is rounding."""
 
@@ -75,17 +78,29 @@ def arranged(
 def _all(
     traffic: Traffic, sites: Sites, start: tuple[int, ...], open_at: tuple[int, ...], spares: tuple[int, ...]
 ) -> tuple[int, ...]:
+    """Looks at open positions only, and at links that touch them: what the others exchange costs the same always."""
     nodes = np.array([*(start[i] for i in open_at), *spares], dtype=np.int64)
-    rows = np.repeat(np.array([start], dtype=np.int64), math.perm(len(nodes), len(open_at)), axis=0)
-    rows[:, list(open_at)] = nodes[_permutations(len(nodes), len(open_at))]
-    known = np.arange(len(sites.all), dtype=np.int64)
-    costs = sites.cost(known[:, None], known[None, :])
+    rows = _permutations(len(nodes), len(open_at))
+    column = np.full(len(start), -1, dtype=np.int64)
+    column[list(open_at)] = np.arange(len(open_at))
+    ones, others = column[traffic.one], column[traffic.other]
+    kept, alone = np.array(start, dtype=np.int64), np.zeros((len(open_at), len(nodes)))
+    for ends, far, there in ((ones, others, traffic.other), (others, ones, traffic.one)):
+        half = (ends >= 0) & (far < 0)
+        costs = sites.cost(kept[there[half]][:, None], nodes[None, :])
+        np.add.at(alone, ends[half], traffic.amount[half][:, None] * costs)
     totals = np.zeros(len(rows))
-    for one, other, amount in zip(traffic.one, traffic.other, traffic.amount, strict=True):
-        totals += amount * costs[rows[:, one], rows[:, other]]
+    for i, costs in enumerate(alone):
+        totals += costs[rows[:, i]]
+    both = np.flatnonzero((ones >= 0) & (others >= 0))
+    if len(both):
+        costs = sites.cost(nodes[:, None], nodes[None, :])
+        for link in both:
+            totals += traffic.amount[link] * costs[rows[:, ones[link]], rows[:, others[link]]]
     least = totals.min()
     first = int(np.argmax(totals <= least + _GAIN * least))  # not one that is less by rounding alone
-    return tuple(rows[first].tolist())
+    kept[list(open_at)] = nodes[rows[first]]
+    return tuple(kept.tolist())
 
 
 @lru_cache(maxsize=16)
@@ -93,34 +108,55 @@ def _permutations(count: int, length: int) -> Ints:
     return np.array(list(permutations(range(count), length)), dtype=np.int64)
 
 
+class _Links:
+    """What positions exchange, each link from both its ends."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.ends = np.concatenate([traffic.one, traffic.other])
+        self.others = np.concatenate([traffic.other, traffic.one])
+        self.amounts = np.concatenate([traffic.amount, traffic.amount])
+        self._by_end = np.argsort(self.ends, kind="stable")
+        self._first = np.searchsorted(self.ends[self._by_end], np.arange(traffic.nodes + 1))
+
+    def of(self, p: int) -> tuple[Ints, Floats]:
+        """The positions that p exchanges bytes with, and how many."""
+        mine = self._by_end[self._first[p] : self._first[p + 1]]
+        return self.others[mine], self.amounts[mine]
+
+    def now(self, price: _Price, order: Ints) -> Floats:
+        """Of each position, what its links cost."""
+        return np.bincount(self.ends, self.amounts * price(order[self.ends], order[self.others]), len(order))
+
+    def saved(self, price: _Price, order: Ints, p: int, free: Ints) -> Floats:
+        """What it saves that p changes nodes with each of the positions `free`."""
+        now, own = self.now(price, order), np.full(1, order[p])
+        near, weights = self.of(p)
+        # Both ends of a link between p and q move, and it stays as long as it is.
+        there = price(order[free][:, None], order[near][None, :]) @ weights
+        back = np.bincount(self.ends, self.amounts * price(own, order[self.others]), len(order))[free]
+        kept = np.bincount(near, 2 * weights * price(own, order[near]), len(order))[free]
+        found: Floats = now[p] + now[free] - there - back - kept
+        return found
+
+
 def _exchanged(
     traffic: Traffic, sites: Sites, begin: tuple[int, ...], open_at: tuple[int, ...], nodes: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Exchange two nodes, or one for a spare, as long as that makes the order better: for each position the best."""
-    order = np.array(begin, dtype=np.int64)
-    ends = np.concatenate([traffic.one, traffic.other])
-    others = np.concatenate([traffic.other, traffic.one])
-    amounts = np.concatenate([traffic.amount, traffic.amount])
-    by_end = np.argsort(ends, kind="stable")
-    first = np.searchsorted(ends[by_end], np.arange(len(order) + 1))
+    order, links = np.array(begin, dtype=np.int64), _Links(traffic)
     free, looked_at, is_better = np.array(open_at, dtype=np.int64), 0, True
     least = _GAIN * cost(traffic, sites, begin)
     while is_better:
         is_better = False
         for p in open_at:
-            mine = by_end[first[p] : first[p + 1]]
-            looked_at += 4 * len(ends) + len(nodes) * len(mine)
+            near, weights = links.of(p)
+            looked_at += 4 * len(links.ends) + len(nodes) * len(near)
             if looked_at > WORK:
                 return tuple(order.tolist())
-            near, weights = others[mine], amounts[mine]
-            now = np.bincount(ends, amounts * sites.cost(order[ends], order[others]), len(order))
-            # Both ends of a link between p and q move, and it stays as long as it is.
-            there = sites.cost(order[free][:, None], order[near][None, :]) @ weights
-            back = np.bincount(ends, amounts * sites.cost(np.full(1, order[p]), order[others]), len(order))[free]
-            kept = np.bincount(near, 2 * weights * sites.cost(np.full(1, order[p]), order[near]), len(order))[free]
-            gains = now[p] + now[free] - there - back - kept
+            gains = links.saved(sites.cost, order, p, free)
             spares = np.setdiff1d(np.array(nodes, dtype=np.int64), order)
-            gains_of_spares = now[p] - sites.cost(spares[:, None], order[near][None, :]) @ weights
+            mine = float(weights @ sites.cost(np.full(1, order[p]), order[near]))
+            gains_of_spares = mine - sites.cost(spares[:, None], order[near][None, :]) @ weights
             at, of_spare = int(np.argmax(gains)), int(np.argmax(gains_of_spares)) if len(spares) else -1
             if of_spare >= 0 and gains_of_spares[of_spare] > max(gains[at], least):
                 order[p] = spares[of_spare]
@@ -130,4 +166,44 @@ def _exchanged(
             else:
                 continue
             is_better = True
+    return tuple(order.tolist())
+
+
+@lru_cache(maxsize=64)
+def avoided(
+    shape: Shape, per_node: int, sites: Sites, start: tuple[int, ...], is_kept: tuple[bool, ...]
+) -> tuple[int, ...]:
+    """`start` with as few exchanges as take the traffic off slow ways, and `start` itself where none goes over them.
+
+    One exchange after the other of two nodes that takes off most, of those that lower the cost; of equal ones, those
+    that move fewer nodes of positions that `is_kept`, and then the cheapest. It ends where no single one helps.
+    """
+    traffic = traffic_of(shape, per_node)
+    order, links, looked_at = np.array(start, dtype=np.int64), _Links(traffic), 0
+    every, moves = np.arange(len(order), dtype=np.int64), np.array(is_kept, dtype=np.int64)
+    least, least_slow = (_GAIN * much(traffic, sites, start) for much in (cost, slow_bytes))
+    waits = links.now(sites.is_slow, order)
+    while waits.any():
+        p = int(np.argmax(waits))
+        near, _ = links.of(p)
+        best, pair = (0.0, 0, 0.0), (p, p)
+        # Only its ends can leave a slow way.
+        for end in (p, *near[sites.is_slow(np.full(1, order[p]), order[near])].tolist()):
+            looked_at += 2 * (4 * len(links.ends) + len(order) * len(links.of(end)[0]))
+            if looked_at > WORK:
+                return tuple(order.tolist())
+            fewer = links.saved(sites.is_slow, order, end, every)
+            gains = links.saved(sites.cost, order, end, every)
+            helps = np.flatnonzero((fewer > least_slow) & (gains > least))
+            if len(helps):
+                most = helps[fewer[helps] >= fewer[helps].max() - least_slow]
+                q = int(most[np.lexsort((-gains[most], moves[most]))[0]])
+                found = (float(fewer[q]), -int(moves[end] + moves[q]), float(gains[q]))
+                best, pair = max((best, pair), (found, (end, q)))
+        if pair == (p, p):
+            waits[p] = 0.0
+            continue
+        one, other = pair
+        order[one], order[other] = order[other], order[one]
+        waits = links.now(sites.is_slow, order)
     return tuple(order.tolist())

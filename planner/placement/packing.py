@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from holdfast.planner.placement.sites import Site, Sites
 from holdfast.planner.placement.traffic import Shape
+
+Path = tuple[str, ...]
+"""Type of NIC, pod, switch; or the outer ones of these."""
 
 
 def packed(shape: Shape, per_node: int, sites: Sites, nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -23,49 +27,62 @@ def packed(shape: Shape, per_node: int, sites: Sites, nodes: Sequence[int]) -> I
 
 
 def _filled(blocks: Sequence[Sequence[int]], sites: Sites, nodes: Sequence[int], count: int) -> tuple[int, ...]:
-    order, left, last = [-1] * count, list(nodes), None
-    for block in blocks:
-        chosen = _best_fit(len(block), sites, left, last)
-        taken = set(chosen)
-        left = [one for one in left if one not in taken]
-        for position, node in zip(block, chosen, strict=True):
+    order, left = [-1] * count, {one: _path(sites.all[one]) for one in nodes}
+    near: Path | None = None
+    for size, alike in groupby(blocks, key=len):
+        positions = [position for block in alike for position in block]
+        for position, node in zip(positions, _best_fit(len(positions) // size, size, left, near), strict=True):
             order[position] = node
-        last = chosen[-1]
+            near = left.pop(node)
     return tuple(order)
 
 
-def _best_fit(size: int, sites: Sites, left: Sequence[int], last: int | None) -> list[int]:
-    """So many of the nodes, from the smallest domain that has them, near the last one; of equals the fullest."""
-    near = sites.all[last] if last is not None else None
+def _best_fit(many: int, size: int, paths: Mapping[int, Path], near: Path | None) -> list[int]:
+    """Nodes for so many blocks of one size, each from the smallest domain that has them, near the block before.
+
+    A domain that is begun is filled with blocks as far as they fit, since none is nearer: so each is looked at once
+    by level, however many blocks there are.
+    """
+    left, found = dict(paths), list[int]()
     for depth in (3, 2, 1, 0):
-        domains: dict[tuple[str, ...], list[int]] = {}
-        for one in left:
-            domains.setdefault(_path(sites.all[one])[:depth], []).append(one)
-        fitting = [(path, members) for path, members in domains.items() if len(members) >= size]
-        if fitting:
-            path, members = min(fitting, key=lambda item: (-_shared(item[0], near), len(item[1])))
-            return _together(members, sites, path)[:size]
-    raise ValueError(f"{size} nodes of {len(left)}")
+        domains: dict[Path, list[int]] = {}
+        for one, path in left.items():
+            domains.setdefault(path[:depth], []).append(one)
+        fitting = {path: members for path, members in domains.items() if len(members) >= size}
+        for path in _nearest(fitting, depth, near):
+            some = min(len(fitting[path]) // size * size, many * size - len(found))
+            for one in _together(fitting[path], paths, depth)[:some]:
+                found.append(one)
+                near = left.pop(one)
+    if len(found) < many * size:
+        raise ValueError(f"{many} blocks of {size} nodes of {len(paths)}")
+    return found
 
 
-def _path(site: Site) -> tuple[str, ...]:
+def _path(site: Site) -> Path:
     return site.nic, site.pod, site.switch
 
 
-def _shared(path: tuple[str, ...], near: Site | None) -> int:
-    """How many domains, from the outside, it has in common with the last node."""
-    if near is None:
-        return 0
-    alike = [one == other for one, other in zip(path, _path(near), strict=False)]
-    return next((i for i, is_alike in enumerate(alike) if not is_alike), len(alike))
+def _nearest(domains: Mapping[Path, Sequence[int]], depth: int, near: Path | None) -> list[Path]:
+    """As one goes through them from `near`: within each outer domain first, and of several the smallest first."""
+    least: dict[Path, tuple[int, int]] = {}
+    for i, (path, members) in enumerate(domains.items()):
+        for outer in (path[:level] for level in range(1, depth + 1)):
+            least[outer] = min(least.get(outer, (len(members), i)), (len(members), i))
+
+    def key(path: Path) -> list[tuple[bool, int, int]]:
+        outer = [path[:level] for level in range(1, depth + 1)]
+        return [(near is None or one != near[: len(one)], *least[one]) for one in outer]
+
+    return sorted(domains, key=key)
 
 
-def _together(members: Sequence[int], sites: Sites, path: tuple[str, ...]) -> list[int]:
+def _together(members: Sequence[int], paths: Mapping[int, Path], depth: int) -> list[int]:
     """Those of the fullest inner domains first, each domain's in one piece."""
-    if len(path) == 3:
+    if depth == 3:
         return list(members)
     inner: dict[str, list[int]] = {}
     for one in members:
-        inner.setdefault(_path(sites.all[one])[len(path)], []).append(one)
-    parts = sorted(inner.items(), key=lambda item: -len(item[1]))
-    return [one for name, part in parts for one in _together(part, sites, (*path, name))]
+        inner.setdefault(paths[one][depth], []).append(one)
+    parts = sorted(inner.values(), key=len, reverse=True)
+    return [one for part in parts for one in _together(part, paths, depth + 1)]

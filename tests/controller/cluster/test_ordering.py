@@ -98,6 +98,32 @@ def test_a_slow_link_moves_as_few_as_it_takes() -> None:
     assert doc["naive_slow"] > 0
 
 
+def test_a_slow_link_moves_two_of_many_that_lie_badly() -> None:
+    """64 nodes in the order of names round four switches: a better order is not worth that kept ones move."""
+    before = [f"node{i}" for i in range(64)]
+    nodes = [node(name, f"s{i % 4}") for i, name in enumerate(before)]
+    assert place(spec(64, pp=4), nodes, before, NONE)[0] == before
+    chosen, _ = place(spec(64, pp=4), nodes, before, SlowLinks(frozenset({("node0", "node1")})))
+    assert sum(one != other for one, other in zip(chosen, before, strict=True)) == 2
+    assert place(spec(64, pp=4), nodes, before, SlowLinks(frozenset({("node0", "node9")})))[0] == before
+
+
+def test_a_node_that_just_came_moves_before_one_that_holds_ranks() -> None:
+    before = [f"node{i}" for i in range(12)]
+    left = [node(f"node{i}", "s") for i in range(13) if i != 7]
+    chosen, _ = place(spec(12, pp=1), left, before, SlowLinks(frozenset({("node0", "node1")})))
+    assert sum(one != other for one, other in zip(chosen, before, strict=True) if other != "node7") == 1
+
+
+def test_a_node_that_goes_moves_none_for_a_slow_link_elsewhere() -> None:
+    before = [f"node{i}" for i in range(16)]
+    nodes = [node(name, f"s{i % 4}") for i, name in enumerate(before)]
+    left = [*(one for one in nodes if one.name != "node5"), node("node16", "s9")]
+    slow = SlowLinks(frozenset({("node2", "node9")}))
+    chosen, _ = place(spec(16, pp=2), left, before, slow)
+    assert chosen == [*before[:5], "node16", *before[6:]]
+
+
 def test_what_is_shown_of_a_job() -> None:
     known = {one.name: one for one in FOUR}
     job = Job(spec(4, pp=2, dp=2), nodes=["node0", "node2", "node1", "node3"])

@@ -629,6 +629,7 @@ declare namespace Api {
     throughput: number;
     args?: string[];
     text?: string;
+    parallel?: Parallel | null;
   }
   interface SlowPoints {
     at: number[];

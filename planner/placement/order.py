@@ -125,7 +125,8 @@ class _Links:
 
     def now(self, price: _Price, order: Ints) -> Floats:
         """Of each position, what its links cost."""
-        return np.bincount(self.ends, self.amounts * price(order[self.ends], order[self.others]), len(order))
+        costs = self.amounts * price(order[self.ends], order[self.others])
+        return np.bincount(self.ends, costs, len(order)).astype(np.float64)
 
     def saved(self, price: _Price, order: Ints, p: int, free: Ints) -> Floats:
         """What it saves that p changes nodes with each of the positions `free`."""

@@ -133,6 +133,8 @@ class Layout:
         if model.heads % self.tp or groups % self.tp:
             heads = f"{model.heads} heads with {groups} of keys"
             return f"tp={self.tp} does not divide {heads}; tp can be {_divisors(groups, model.heads)}"
+        if model.inner % self.tp:
+            return f"tp={self.tp} does not divide the feed-forward layer's width of {model.inner}"
         if self.shard_vocabulary and model.vocab % self.tp:
             return f"tp={self.tp} does not divide the vocabulary of {model.vocab}: leave it whole"
         if self.sequence and model.length % self.tp:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import gcd
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ class ModelShape:
     """Widths of one layer. Rows go group by group, so that a split over tp is a split by groups.
 
     A group is one key-value head with the query heads that share it, and as many parts of the
-    feed-forward layer's width as there are groups.
+    feed-forward layer's width as there are groups, in parallel blocks, which have one matrix for both.
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -44,7 +45,9 @@ class ModelShape:
         self.groups = model.kv_heads or model.heads
         self.heads = model.heads // self.groups
         self.head_width = model.d_model // model.heads
-        self.inner = model.ffn_width or model.d_model * model.ffn_mult
+        self.inner = model.inner
+        self.inner_groups = gcd(self.groups, self.inner)
+        """Into so many parts the feed-forward layer's width is cut where nothing else is in its matrices."""
         self.is_gated = model.mlp == "swiglu"
         self.qkv = (self.heads + 2) * self.head_width
         """Columns of one group that attention reads; what it gives has heads x head_width."""
@@ -110,9 +113,9 @@ class FeedForward(nn.Module):
     def __init__(self, name: str, shape: ModelShape, make: Parameters, site: Site) -> None:
         super().__init__()
         self.site = site
-        *gate, up = (Linear([matrix], True, shape.groups, make, site) for matrix in shape.in_matrices(name))
+        *gate, up = (Linear([matrix], True, shape.inner_groups, make, site) for matrix in shape.in_matrices(name))
         self.gate = gate[0] if gate else None
-        self.up, self.down = up, Linear([shape.down_matrix(name)], False, shape.groups, make, site)
+        self.up, self.down = up, Linear([shape.down_matrix(name)], False, shape.inner_groups, make, site)
 
     def enter(self, x: Tensor) -> tuple[Tensor, ...]:
         """The inputs of `activation`. Not side by side in one matrix: a CPU takes longer for what lies apart."""

@@ -131,8 +131,8 @@ def _check_model(model: ModelConfig) -> None:
     if model.heads % groups:
         below = next(n for n in range(groups, 0, -1) if model.heads % n == 0)
         raise ConfigError(f"model.kv_heads is {groups} with {model.heads} heads: must divide them, as {below}")
-    inner = model.ffn_width or model.d_model * model.ffn_mult
-    if inner % groups:
+    inner = model.inner
+    if inner % groups and model.block == "parallel":  # one matrix has both, group by group
         nearest = max(1, round(inner / groups)) * groups
         raise ConfigError(f"model.ffn_width is {inner} with {groups} key-value heads: must be a multiple, as {nearest}")
 
@@ -322,6 +322,8 @@ def obstacle(config: Config, tp: int, stages: int) -> str | None:
         return f"model.heads = {model.heads} is not divisible by tp"
     if model.kv_heads and model.kv_heads % tp:
         return f"model.kv_heads = {model.kv_heads} is not divisible by tp"
+    if model.inner % tp:
+        return f"model.ffn_width = {model.inner} is not divisible by tp"
     if config.parallel.sequence and length % tp:
         return f"data.seq_len = {length} is not divisible by tp (or set parallel.sequence = false)"
     pieces = config.parallel.overlap_chunks * (tp if config.parallel.sequence else 1)

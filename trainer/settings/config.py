@@ -23,7 +23,7 @@ class ModelConfig:
     ffn_mult: int = 4
     """Width of the feed-forward layer, in units of d_model."""
     ffn_width: int = 0
-    """The width as a number, a multiple of the key-value heads; 0: ffn_mult x d_model."""
+    """The width as a number; tp divides it, and in parallel blocks the key-value heads do. 0: ffn_mult x d_model."""
     block: Literal["parallel", "serial"] = "parallel"
     """parallel: attention and feed-forward read the same input, half the tensor-parallel collectives."""
     norm: Literal["rms", "layer"] = "rms"
@@ -42,6 +42,11 @@ class ModelConfig:
     dropout: float = 0.0
     """Share of activations dropped, 0 to below 1."""
     init_std: float = 0.02
+
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward layer."""
+        return self.ffn_width or self.ffn_mult * self.d_model
 
 
 @dataclass(frozen=True, slots=True)

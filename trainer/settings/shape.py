@@ -15,7 +15,7 @@ def shape_of(model: ModelConfig, vocab: int, length: int) -> Transformer:
         vocab=vocab,
         length=length,
         kv_heads=model.kv_heads,
-        ffn_width=model.ffn_width or model.ffn_mult * model.d_model,
+        ffn_width=model.inner,
         mlp=model.mlp,
         block=model.block,
         norm=model.norm,

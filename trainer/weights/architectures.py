@@ -87,7 +87,7 @@ def common(model: ModelConfig, vocab: int, dtype: torch.dtype) -> dict[str, Any]
 def _rotary(model: ModelConfig, seq_len: int) -> dict[str, Any]:
     return {
         "hidden_size": model.d_model,
-        "intermediate_size": _inner(model),
+        "intermediate_size": model.inner,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
         "num_key_value_heads": _groups(model),
@@ -111,7 +111,7 @@ def _gpt2(model: ModelConfig, seq_len: int) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "n_embd": model.d_model,
-        "n_inner": _inner(model),
+        "n_inner": model.inner,
         "n_layer": model.layers,
         "n_head": model.heads,
         "n_positions": seq_len,
@@ -231,16 +231,12 @@ def _columns(model: ModelConfig, weight: Tensor) -> list[Tensor]:
     """Columns of attention's output and of the feed-forward layer's out of the matrix of both."""
     groups = _groups(model)
     in_group = weight.view(model.d_model, groups, -1)
-    parts = torch.split(in_group, [model.d_model // groups, _inner(model) // groups], dim=2)
+    parts = torch.split(in_group, [model.d_model // groups, model.inner // groups], dim=2)
     return [columns.reshape(model.d_model, -1) for columns in parts]
 
 
 def _groups(model: ModelConfig) -> int:
     return model.kv_heads or model.heads
-
-
-def _inner(model: ModelConfig) -> int:
-    return model.ffn_width or model.ffn_mult * model.d_model
 
 
 ARCHITECTURES = (

@@ -71,6 +71,16 @@ def test_the_cases_hold_every_pair() -> None:
     print(*map(name, CASES), sep="\n")
 
 
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_serial_layers_width_need_not_be_a_multiple_of_its_heads(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, tp: int
+) -> None:
+    """As Llama 13B, which has 13,824 for 40 heads."""
+    case = dict.fromkeys(AXES, "false") | {"style": "llama", "recompute": "none", "block": "serial", "window": 0}
+    case |= {"layout": (1, 1, tp), "kv_heads": 0, "dropout": 0.0}
+    equal(zygote, [*tiny, "--set", "model.ffn_width=50"], tmp_path, case)
+
+
 def _ranks(case: dict[str, Any]) -> int:
     pp, dp, tp = case["layout"]
     return int(pp * dp * tp)

@@ -10,8 +10,9 @@ from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.launch import Launch, from_environment, keep_loopback_local
-from holdfast.trainer.settings.layout import factorisations, plan
+from holdfast.trainer.settings.layout import factorisations, plan, vocab_of
 from holdfast.trainer.settings.load import load, parse_override
+from holdfast.trainer.settings.models import MODELS
 
 
 def test_defaults_without_arguments() -> None:
@@ -210,3 +211,15 @@ def test_loopback_is_forced_only_for_a_loopback_rendezvous() -> None:
     env = {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "eth0"}
     keep_loopback_local(env)
     assert env["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_published_shape_is_taken(name: str) -> None:
+    config = parse(["--model", name])
+    plan(config, 1, vocab_of(config.data.tokenizer))
+
+
+def test_tp_divides_the_width_of_a_serial_layer() -> None:
+    config = parse(["--set", "model.block=serial", "--set", "model.ffn_width=100", "--tp", "8"])
+    with pytest.raises(ConfigError, match="model.ffn_width = 100 is not divisible by tp"):
+        plan(config, 8, 256)

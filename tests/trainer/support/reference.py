@@ -150,9 +150,13 @@ class Reference:
     def _matrices(self, base: str, part: str) -> tuple[list[Tensor], list[Tensor]]:
         """Matrix in and matrix out of attention or the feed-forward layer, group by group."""
         if self.config.model.block == "serial":
-            ends, end = (["qkv"], "out") if part == "attention" else (self.inward, "down")
-            into = self._packed([self.p[f"{base}.{part}.{name}.weight"] for name in ends], 0)
-            return list(self._cut(into, 0)), list(self._cut(self.p[f"{base}.{part}.{end}.weight"], 1))
+            if part == "ffn":  # heads mean nothing to it
+                into = torch.cat([self.p[f"{base}.ffn.{name}.weight"] for name in self.inward])
+                return [into], [self.p[f"{base}.ffn.down.weight"]]
+            return (
+                list(self._cut(self.p[f"{base}.attention.qkv.weight"], 0)),
+                list(self._cut(self.p[f"{base}.attention.out.weight"], 1)),
+            )
         heads = self.config.model.heads // self.groups
         rows, columns = (heads + 2) * self.head, heads * self.head
         inward = self._cut(self.p[f"{base}.inward.weight"], 0)

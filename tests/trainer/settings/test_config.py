@@ -221,5 +221,5 @@ def test_every_published_shape_is_taken(name: str) -> None:
 
 def test_tp_divides_the_width_of_a_serial_layer() -> None:
     config = parse(["--set", "model.block=serial", "--set", "model.ffn_width=100", "--tp", "8"])
-    with pytest.raises(ConfigError, match="model.ffn_width = 100 is not divisible by tp"):
+    with pytest.raises(ConfigError, match=r"model\.ffn_width = 100 is not divisible by tp"):
         plan(config, 8, 256)

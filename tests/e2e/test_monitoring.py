@@ -7,12 +7,15 @@ import pytest
 
 from holdfast.cli.local.cluster import LocalCluster
 from holdfast.dashboards.boards import BOARDS
+from holdfast.plan.planned_step import PlannedStep
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.settings.planned import with_planned
+from holdfast.trainer.settings.written import written
 from tests.e2e import monitoring
 from tests.e2e.daemons import Commands, wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.calm,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         monitoring.PROMETHEUS is None or monitoring.ALERTMANAGER is None,
@@ -41,7 +44,11 @@ def test_panels_have_data_and_an_alert_reaches_the_webhook(holdfast: Commands, t
     ):
         argv = ("--nnodes", "2", "--nproc-per-node", "2", "--name", "watched", "-m", "holdfast.trainer")
         mesh = ("--dp", "2", "--tp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5")
-        run = holdfast.start("run", "--controller", cluster.http, *argv, *mesh)
+        step_s = PlannedStep(1.0, (0.3,), (0.6,), (0.05,), 0.0, (0.02,), (0.03,))
+        (tmp_path / "planned.toml").write_text(written(with_planned(parse(mesh), step_s, "gpu", 4)))
+        run = holdfast.start(
+            "run", "--controller", cluster.http, *argv, "--config", str(tmp_path / "planned.toml"), *mesh
+        )
         client = cluster.client
 
         def step() -> int:

@@ -11,7 +11,6 @@ WHY = missing()
 
 
 @pytest.mark.slow
-@pytest.mark.calm
 @pytest.mark.skipif(bool(WHY), reason=WHY)
 def test_four_broken_hosts_of_eight_are_found_and_no_healthy_one_fails(tmp_path: Path) -> None:
     draw = random.Random(11)

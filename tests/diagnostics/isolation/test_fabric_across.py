@@ -22,7 +22,7 @@ from tests.cables import RATE, Cables, missing
 WHY = missing()
 SWITCH_OF = {"n0": "s0", "n1": "s0", "n2": "s1", "n3": "s1"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.calm, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY), reason=WHY)]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.diagnostics.support.fabric import Fabric, missing
 
 WHY = missing()
 
-pytestmark = [pytest.mark.slow, pytest.mark.calm, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY), reason=WHY)]
 
 
 def test_a_narrow_uplink_is_found_by_pairs_and_by_the_all_reduce(tmp_path: Path) -> None:

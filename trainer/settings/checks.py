@@ -288,6 +288,11 @@ def _unfit_recompute(config: Config) -> str | None:
     wants = STAGE_AWARE if setting == STAGE_AWARE else "cell" if "cell" in recompute_entries(setting) else ""
     if wants and schedule.recomputes:
         return f"train.recompute = {setting}, and {schedule.name} recomputes whole stages already (choose 1f1b)"
+    if config.optim.name == "dp-kfac" and schedule.halves_backward and "full" in recompute_entries(setting):
+        return (
+            f"train.recompute = {setting} repeats a forward, of which dp-kfac keeps the inputs, and {schedule.name} "
+            "halves its backward (set selective or none, or choose 1f1b)"
+        )
     if wants == "cell" and schedule.is_message_driven:
         return f"train.recompute = {setting} puts actions into a fixed order, and {schedule.name} has none (set full)"
     return None

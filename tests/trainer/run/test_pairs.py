@@ -58,8 +58,8 @@ OPTIMIZER = {
 }
 MEMORY = {
     "whole": [],
-    "activations": ["train.activations=host", "train.activation_bytes=100000"],
-    "chunks": ["memory.policy=chunks", "memory.device_bytes=600000"],
+    "activations": ["train.activations=host", "train.activation_bytes=400000"],
+    "chunks": ["memory.policy=chunks", "memory.device_bytes=3000000"],
 }
 
 
@@ -68,6 +68,9 @@ def settings(case: Mapping[str, Any]) -> list[str]:
     stages = pp * SCHEDULES[case["schedule"]].chunks
     one = SCHEDULES[case["schedule"]]
     many = max(4 if pp > 1 and dp < 4 else 2, 2 * pp * one.fills_stages)
+    recompute = case.get("recompute", "none")
+    if case.get("optimizer") == "kfac fill" and one.halves_backward and recompute == "full":
+        recompute = "selective"  # full is refused: test_preflight.py
     values = [
         *ZERO[case["zero"]],
         f"parallel.schedule={case['schedule']}",
@@ -80,7 +83,7 @@ def settings(case: Mapping[str, Any]) -> list[str]:
         f"model.tied={case.get('tied', 'false')}",
         f"model.layers={max(2, stages)}",
         f"model.heads={max(2, tp)}",
-        f"train.recompute={case.get('recompute', 'none')}",
+        f"train.recompute={recompute}",
         f"train.micro_batches={dp * (1 if case.get('memory') == 'chunks' and not one.fills_stages else many)}",
         f"train.micro_batch_size={one.parts}",
         "train.dtype=float64",

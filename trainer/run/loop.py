@@ -19,7 +19,7 @@ from holdfast.agent import probe
 from holdfast.base.host_memory import keep_freed
 from holdfast.checkpoint.stores.opening import check_place
 from holdfast.checkpoint.worker.manager import CheckpointManager
-from holdfast.plan.plan import Op, Plan
+from holdfast.plan.plan import Op
 from holdfast.trainer.chunks.model import ModelInChunks
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
@@ -39,12 +39,12 @@ from holdfast.trainer.pipeline import pipeline
 from holdfast.trainer.pipeline.recompute import kinds, settle
 from holdfast.trainer.report.meters import Meter
 from holdfast.trainer.report.report import Reporter
+from holdfast.trainer.run.published_plan import publish_plan
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import NonFiniteLoss
 from holdfast.trainer.settings.launch import Launch
 from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
-from holdfast.trainer.settings.planned import planned_of
 from holdfast.trainer.telemetry import spans
 from holdfast.trainer.telemetry.garbage import gc_disabled
 from holdfast.trainer.telemetry.totals import Pending, Totals, arrived, riding, start_sum
@@ -252,7 +252,7 @@ def run(config: Config, launch: Launch) -> Outcome:
         trainer = Trainer(config, mesh, corpus, is_crowded(launch, device), own)
         own = None  # the stages of other ranks
         if launch.rank == 0 and probe.attached():
-            _report(trainer.plan, config, launch.world, device)
+            publish_plan(trainer.plan, config, launch.world, device)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, corpus.digest)
         what = "settings, data or module" if config.module.build else "settings or data"
@@ -353,19 +353,6 @@ def _moved(tokens: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
     """On the device; the host does not wait for a GPU to take it."""
     found = torch.from_numpy(tokens)
     return found if device.type == "cpu" else found.pin_memory().to(device, non_blocking=True)
-
-
-def _report(plan: Plan, config: Config, world: int, device: torch.device) -> None:
-    """What the job does in every step, and what that is planned to take."""
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    planned, why = planned_of(config, world, gpu)
-    if why:
-        print(f"not compared with a plan: {why}", flush=True)
-    # Late: protobuf is the agent's dependency, and a trainer does without.
-    with contextlib.suppress(ImportError):
-        from holdfast.wire.plans import encode_plan
-
-        probe.publish_plan(encode_plan(plan, planned))
 
 
 def _meter(trainer: Trainer) -> Meter:

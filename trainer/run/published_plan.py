@@ -1,0 +1,25 @@
+"""What a job does in every step, and what that is planned to take, for the controller. Sent once, by rank 0."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from holdfast.agent import probe
+from holdfast.plan.plan import Plan
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.planned import planned_of
+
+
+def publish_plan(plan: Plan, config: Config, world: int, device: torch.device) -> None:
+    """Beside an agent. What was planned for other settings, ranks or GPUs is left out, and one line says why."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    planned, why = planned_of(config, world, gpu)
+    if why:
+        print(f"not compared with a plan: {why}", flush=True)
+    # Late: protobuf is the agent's dependency, and a trainer does without.
+    with contextlib.suppress(ImportError):
+        from holdfast.wire.plans import encode_plan
+
+        probe.publish_plan(encode_plan(plan, planned))

@@ -120,10 +120,10 @@ class StageCosts:
             sends_again = layers * self._sum(found.layer.sends_f, groups)
         elif layout.recompute == "selective":
             again = slowness * layers * (found.layer.t_again or 0.0)
-        gather, reduce = self._sharded(layout, groups, own, forward, backward + again)
+        there, back = self._sharded(layout, groups, own, forward, backward + again)
         return Stage(
-            (forward, 0.0, sends_f, gather),
-            (backward, again, sends_b + sends_again, gather + reduce),
+            (forward, 0.0, sends_f, there),
+            (backward, again, sends_b + sends_again, back),
             (0.0, forward, sends_f, 0.0),
         )
 
@@ -147,8 +147,8 @@ class StageCosts:
         again = slowness * layers * parts_of * (part.t_again or 0.0) if layout.recompute == "selective" else 0.0
         sends_f = waited(part_f, part.sends_f) + sum(self._sum(one.sends_f, groups) for _, one in ends)
         sends_b = waited(part_b, part.sends_b) + sum(self._sum(one.sends_b, groups) for _, one in ends)
-        gather, reduce = self._sharded(layout, groups, own, forward, backward + again)
-        return Stage((forward, 0.0, sends_f, gather), (backward, again, sends_b, gather + reduce),
+        there, back = self._sharded(layout, groups, own, forward, backward + again)
+        return Stage((forward, 0.0, sends_f, there), (backward, again, sends_b, back),
                       (0.0, forward, sends_f, 0.0))  # fmt: skip
 
     def _sharded(
@@ -168,10 +168,11 @@ class StageCosts:
             Collective.ALL_GATHER, params / units * self.precision.weight, groups.dp, layout.world
         )
         if not self.overlap:
-            return gather, reduce
+            return gather, gather + reduce
         # The first unit's gather and the last one's reduction have nothing to hide behind.
-        first = gather / units + max(0.0, (gather - forward) * (units - 1) / units)
-        return first, reduce / units + max(0.0, (gather + reduce - backward) * (units - 1) / units)
+        both = gather + reduce
+        there = gather / units + max(0.0, (gather - forward) * (units - 1) / units)
+        return there, both / units + max(0.0, (both - backward) * (units - 1) / units)
 
     def _reduce(self, layout: Layout, params: float, groups: Groups) -> float:
         op = Collective.ALL_REDUCE if layout.zero == 0 else Collective.REDUCE_SCATTER

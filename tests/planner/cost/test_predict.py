@@ -64,6 +64,22 @@ def test_pipeline_and_replicas_by_hand() -> None:
     assert CostModel(CLUSTER, profile=measured).predict(MODEL, layout).breakdown.replicas == 0
 
 
+def test_gathers_longer_than_computation_wait_once_on_each_way() -> None:
+    """ZeRO 3 over four nodes, 10 units (first, 8 layers, last): on each way one unit has nothing to hide behind,
+    of the others what is longer than the computation."""
+    forward, backward = 8 * 0.0002, 8 * 0.0005
+    quick = profile(first=(0.0, 0.0), layer=(0.0002, 0.0005), last=(0.0, 0.0))
+    found = CostModel(CLUSTER, profile=quick).predict(MODEL, Layout(dp=32, micro_batches=32, zero=3)).breakdown
+    each, levels = MODEL.parameters / 10, (Ring(8, NEAR), Ring(4, FAR))
+    gather = 10 * hierarchical(Collective.ALL_GATHER, each * 2.0, levels)
+    reduce = 10 * hierarchical(Collective.REDUCE_SCATTER, each * 4.0, levels)
+    assert gather > forward
+    assert gather + reduce > backward
+    there = gather / 10 + (gather - forward) * 9 / 10
+    back = (gather + reduce) / 10 + (gather + reduce - backward) * 9 / 10
+    assert found.replicas == pytest.approx(there + back)
+
+
 def test_tensor_parallelism_by_hand() -> None:
     """Serial: two pairs of split matrices a layer, each one all-reduce forward and one back."""
     found = predict(MODEL, CLUSTER, Layout(tp=8, micro_batches=2)).breakdown

@@ -65,6 +65,8 @@ def _slow_workers(c: int, sample: BlameSamples, step_s: float, limits: Limits, z
                 by_lane.setdefault(lane, []).append((role, ratio, float(seen.z[lane]), excess))
     found = []
     for lane, works in by_lane.items():
+        if sum(work[3] for work in works) * len(sample.totals) < limits.moments:
+            continue
         works.sort(key=lambda work: -work[3])
         role, ratio, errors, _ = works[0]
         kind = Slowness.DATA if role.startswith("load") else Slowness.COMPUTE

@@ -97,6 +97,13 @@ def test_a_few_slices_of_the_scheduler_are_no_interference() -> None:
         assert [c.rank for c in blame.culprits if c.kind is Slowness.HOST] == named
 
 
+@pytest.mark.parametrize(("steps", "named"), [(40, []), (400, [3])])
+def test_work_that_takes_a_few_slices_longer_in_all_is_nobodys_fault(steps: int, named: list[int]) -> None:
+    """Eight forwards and backwards of 40 and 80 us take twice as long: 1 ms a step, 38 ms in 40 steps."""
+    job = Job(1, 4, 1, forward=4e-5, load=1e-5, optimizer=1e-5, all_reduce=1e-5, message=1e-5, measures_cpu=True)
+    assert [c.rank for c in blame_of(job, [Culprit(3, "compute", 1.0)], steps).culprits] == named
+
+
 @pytest.mark.parametrize(
     ("what", "share", "kind"),
     [
@@ -108,7 +115,7 @@ def test_a_few_slices_of_the_scheduler_are_no_interference() -> None:
     ],
 )
 def test_kinds_are_distinguished(what: str, share: float, kind: Slowness) -> None:
-    (culprit,) = blame_of(Job(), [Culprit(6, what, share)]).culprits
+    (culprit,) = blame_of(Job(), [Culprit(6, what, share)], steps=40).culprits
     assert (culprit.kind, culprit.rank) == (kind, 6)
     assert 1 + share / 2 < culprit.ratio < 1 + share * 1.5
 

@@ -34,8 +34,9 @@ class Limits:
     host: float = 0.05
     """Share of the step that a rank is kept from running beyond its peers."""
     moments: float = 0.05
-    """Seconds in the whole window that a rank works, or is off its processor, beyond its peers: less is a few slices of
-    the host's scheduler, or a cache or a clock rate that others share, however many short steps it is spread over."""
+    """Seconds in the whole window that a rank is off its processor, or outside of its work, beyond its peers: less is a
+    few slices of the host's scheduler, however many short steps it is spread over. With few peers the same for all its
+    work: which ranks share a cache or a clock rate changes as often."""
     garbage: float = 0.01
     """Share of the step in garbage collection beyond its peers."""
     link: float = 1.15

@@ -48,6 +48,11 @@ def floor_of(seconds: float) -> float:
     return min(max(_PASSING / max(seconds, 0.1) ** 2, _FLOOR), _MOST_PASSING)
 
 
+def are_few(ranks: int) -> bool:
+    """Whether so many peers are too few to show how far apart they are by themselves."""
+    return ranks <= 2 * _FEW
+
+
 def compare(samples: Floats, floor: float = _FLOOR) -> Compared:
     """`samples` (samples, ranks), seconds of the same work: per step, or per micro-batch of few steps. `floor`: as
     `floor_of`."""
@@ -64,7 +69,7 @@ def compare(samples: Floats, floor: float = _FLOOR) -> Compared:
     between = _between(center) if ranks >= _FEW else np.zeros_like(center)
     if len(samples) < 3:  # too few for an estimate; only the peers' spread gives one, the better the more there are
         error, between = 0.0 * error, between * (1 + 10 / max(ranks, 1))
-    if ranks > 2 * _FEW:
+    if not are_few(ranks):
         floor = _FLOOR  # how far apart they are is seen of the others
     z = center / np.sqrt(error**2 + between**2 + floor**2)
     if len(samples) >= _HALVES:
@@ -103,7 +108,7 @@ def _error_of_stretches(values: Floats) -> Floats:
 def _between(center: Floats) -> Floats:
     """How far the others are apart, for each rank: what they differ by themselves is nothing that stands out."""
     ranks = len(center)
-    if ranks > 2 * _FEW:
+    if not are_few(ranks):
         return np.full(ranks, np.nanmedian(np.abs(center - np.nanmedian(center))) * _MAD)
     rest = np.stack([np.delete(center, rank) for rank in range(ranks)])
     found: Floats = nanmedian(np.abs(rest - nanmedian(rest, axis=1)[:, None]), axis=1) * _MAD
@@ -112,7 +117,7 @@ def _between(center: Floats) -> Floats:
 
 def _medians_of_others(samples: Floats) -> Floats:
     ranks = samples.shape[1]
-    if ranks > 2 * _FEW:  # one more or less of them moves their median by less than the noise
+    if not are_few(ranks):  # one more or less of them moves their median by less than the noise
         return np.repeat(nanmedian(samples, axis=1)[:, None], ranks, axis=1)
     found = np.full(samples.shape, np.nan)
     for rank in range(ranks):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from holdfast.diagnostics.blame.links import slow_links
 from holdfast.diagnostics.blame.model import BlameSuspect, Limits, Slowness
-from holdfast.diagnostics.blame.peers import compare, floor_of, nanmedian
+from holdfast.diagnostics.blame.peers import are_few, compare, floor_of, nanmedian
 from holdfast.diagnostics.blame.samples import BlameSamples
 from holdfast.diagnostics.blame.text import work
 from holdfast.diagnostics.blame.threads import Threads
@@ -64,8 +64,9 @@ def _slow_workers(c: int, sample: BlameSamples, step_s: float, limits: Limits, z
             if excess >= least * step_s and (role != OTHER or excess * len(sample.totals) >= limits.moments):
                 by_lane.setdefault(lane, []).append((role, ratio, float(seen.z[lane]), excess))
     found = []
+    few = are_few(sample.totals[0].size)
     for lane, works in by_lane.items():
-        if sum(work[3] for work in works) * len(sample.totals) < limits.moments:
+        if few and sum(work[3] for work in works) * len(sample.totals) < limits.moments:
             continue
         works.sort(key=lambda work: -work[3])
         role, ratio, errors, _ = works[0]

@@ -1,12 +1,22 @@
-"""The demo of the README: a run with every kind of fault ends with the losses of an undisturbed one."""
+"""The demo of the README: a run with every kind of fault ends with the losses of an undisturbed one. What that one leaves
+is closed to others, and transformers loads its checkpoint."""
 
+import contextlib
 import json
 import random
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.daemons import Commands, Json, commands
+from holdfast.agent.node.checkpoints import snapshots_dir
+from holdfast.agent.workers.workers import shared_dir
+from holdfast.trainer.weights.weights import newest
+from tests.e2e.daemons import Commands, Json, Running, commands, wait_for
+from tests.e2e.test_modes import loose
+from tests.trainer.support.theirs import continuations, difference
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -24,8 +34,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 def demo(stage: Commands, *faults: str, more: tuple[str, ...] = SMALL) -> Json:
     asked = [part for fault in faults for part in ("--fault", fault)]
-    argv = ("demo", "--steps", str(STEPS), *asked, *more, "--json")
-    done = stage.run(*argv, deadline_s=DEADLINE_S)
+    done = stage.start("demo", "--steps", str(STEPS), *asked, *more, "--json")
+    done.wait(DEADLINE_S)
+    return result(stage, done)
+
+
+def result(stage: Commands, done: Running) -> Json:
     assert done.process.returncode == 0, done.err[-6000:]
     assert done.out.count("\n") == 1
     assert "Traceback" not in done.err
@@ -65,14 +79,91 @@ def incidents(found: Json) -> list[Json]:
     return [one for one in found["incidents"] if (one["kind"], one["action"]) not in idle]
 
 
+@dataclass
+class Undisturbed:
+    """A run under a permissive umask, looked at while it trained."""
+
+    state: Path
+    temporary: Path
+    found: Json = field(default_factory=dict)
+    said: str = ""
+    seen: set[str] = field(default_factory=set)
+    """Names of what was in shared memory."""
+    loose: dict[str, str] = field(default_factory=dict)
+    """What of it others could read, write or list."""
+
+
 @pytest.fixture(scope="module")
-def calm(stage: Commands) -> list[float]:
-    """Losses of a run that nothing disturbed."""
-    found = demo(stage)
-    assert incidents(found) == []
-    # It learns: the end is well below the beginning.
-    assert found["steps"][-1]["loss"] < found["steps"][0]["loss"] - 1
-    return losses(found)
+def undisturbed(stage: Commands, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    one = Undisturbed(folder / "state", folder / "tmp")
+    one.temporary.mkdir()
+    argv = ("demo", "--steps", str(STEPS), *SMALL, "--state-dir", str(one.state), "--json")
+    command = stage.start(*argv, env={"TMPDIR": str(one.temporary)}, umask=0)
+
+    def has_ended() -> bool:
+        for path in shared(one.state):
+            with contextlib.suppress(FileNotFoundError):  # before its beginning, and as it ends
+                one.seen.update([path.name, *(each.name for each in path.rglob("*"))])
+                one.loose.update(loose(path))
+        return command.process.poll() is not None
+
+    wait_for(has_ended, DEADLINE_S, lambda: command.err[-2000:])
+    one.found, one.said = result(stage, command), command.err
+    return one
+
+
+def shared(state: Path) -> list[Path]:
+    """Folders in shared memory of the first node."""
+    return [shared_dir(state / "node0"), snapshots_dir(state / "node0", "node0")]
+
+
+@pytest.fixture(scope="module")
+def calm(undisturbed: Undisturbed) -> list[float]:
+    return losses(undisturbed.found)
+
+
+def test_undisturbed_it_learns_and_reports_nothing(undisturbed: Undisturbed) -> None:
+    assert incidents(undisturbed.found) == []
+    first, *_, last = losses(undisturbed.found)
+    assert last < first - 1
+
+
+def test_what_is_the_users_own_is_closed_to_others(undisturbed: Undisturbed) -> None:
+    """While it trains, and at its end."""
+    names = {folder.name for folder in shared(undisturbed.state)} | {"status.json", "daemon.sock"}
+    assert names <= undisturbed.seen, undisturbed.seen
+    assert undisturbed.loose == {}
+    names = {path.name for path in undisturbed.state.rglob("*")}
+    wanted = {"controller.sqlite", "rank1.out", "exits.jsonl", "checkpoint.pid", "controller.log", "spans"}
+    assert wanted <= names, names
+    assert list(undisturbed.state.rglob("*.parquet"))
+    # The store is the user's: its files follow the umask, as what a script writes does.
+    left = {name for name in loose(undisturbed.state) if not name.startswith("state/checkpoints")}
+    assert left == set()
+
+
+def test_its_checkpoint_in_transformers(stage: Commands, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """Straight from its store, and by way of DCP."""
+
+    def checkpoint(*argv: str) -> None:
+        done = stage.run("checkpoint", *argv, deadline_s=120.0)
+        assert done.process.returncode == 0, done.err[-6000:]
+
+    found = re.search(r"the checkpoints are in (file://\S+)", undisturbed.said)
+    assert found is not None, undisturbed.said
+    store, other = found[1], (tmp_path / "other").as_uri()
+    checkpoint("export", store, str(tmp_path / "out"), "--to", "hf")
+    checkpoint("export", store, str(tmp_path / "dcp"), "--to", "dcp")
+    checkpoint("import", str(tmp_path / "dcp"), other, "--step", str(STEPS))
+    checkpoint("export", other, str(tmp_path / "by-dcp"), "--to", "hf")
+
+    trained = newest(store)
+    assert trained.step == STEPS
+    for folder in (tmp_path / "out", tmp_path / "by-dcp"):
+        assert difference(folder, trained) < 1e-5
+        theirs, ours = continuations(folder, trained, 40)
+        assert theirs == ours
 
 
 def test_a_killed_worker_agent_and_node_and_a_stopped_worker(stage: Commands, calm: list[float]) -> None:

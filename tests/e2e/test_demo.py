@@ -84,7 +84,6 @@ class Undisturbed:
     """A run under a permissive umask, looked at while it trained."""
 
     state: Path
-    temporary: Path
     found: Json = field(default_factory=dict)
     said: str = ""
     seen: set[str] = field(default_factory=set)
@@ -96,10 +95,9 @@ class Undisturbed:
 @pytest.fixture(scope="module")
 def undisturbed(stage: Commands, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    one = Undisturbed(folder / "state", folder / "tmp")
-    one.temporary.mkdir()
+    one = Undisturbed(folder / "state")
     argv = ("demo", "--steps", str(STEPS), *SMALL, "--state-dir", str(one.state), "--json")
-    command = stage.start(*argv, env={"TMPDIR": str(one.temporary)}, umask=0)
+    command = stage.start(*argv, umask=0)
 
     def has_ended() -> bool:
         for path in shared(one.state):

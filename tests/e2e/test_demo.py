@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.agent.node.checkpoints import snapshots_dir
 from holdfast.agent.workers.workers import shared_dir
+from holdfast.cli.main import main
 from holdfast.trainer.weights.weights import newest
 from tests.e2e.daemons import Commands, Json, Running, commands, wait_for
 from tests.e2e.test_modes import loose
@@ -133,7 +134,7 @@ def test_what_is_the_users_own_is_closed_to_others(undisturbed: Undisturbed) -> 
     assert names <= undisturbed.seen, undisturbed.seen
     assert undisturbed.loose == {}
     names = {path.name for path in undisturbed.state.rglob("*")}
-    wanted = {"controller.sqlite", "rank1.out", "exits.jsonl", "checkpoint.pid", "controller.log", "spans"}
+    wanted = {"controller.sqlite", "rank2.out", "exits.jsonl", "checkpoint.pid", "controller.log", "spans"}
     assert wanted <= names, names
     assert list(undisturbed.state.rglob("*.parquet"))
     # The store is the user's: its files follow the umask, as what a script writes does.
@@ -141,20 +142,16 @@ def test_what_is_the_users_own_is_closed_to_others(undisturbed: Undisturbed) -> 
     assert left == set()
 
 
-def test_its_checkpoint_in_transformers(stage: Commands, undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_its_checkpoint_in_transformers(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """Straight from its store, and by way of DCP."""
-
-    def checkpoint(*argv: str) -> None:
-        done = stage.run("checkpoint", *argv, deadline_s=120.0)
-        assert done.process.returncode == 0, done.err[-6000:]
-
     found = re.search(r"the checkpoints are in (file://\S+)", undisturbed.said)
     assert found is not None, undisturbed.said
     store, other = found[1], (tmp_path / "other").as_uri()
-    checkpoint("export", store, str(tmp_path / "out"), "--to", "hf")
-    checkpoint("export", store, str(tmp_path / "dcp"), "--to", "dcp")
-    checkpoint("import", str(tmp_path / "dcp"), other, "--step", str(STEPS))
-    checkpoint("export", other, str(tmp_path / "by-dcp"), "--to", "hf")
+    # In this process: torch is imported once.
+    assert main(["checkpoint", "export", store, str(tmp_path / "out"), "--to", "hf"]) == 0
+    assert main(["checkpoint", "export", store, str(tmp_path / "dcp"), "--to", "dcp"]) == 0
+    assert main(["checkpoint", "import", str(tmp_path / "dcp"), other, "--step", str(STEPS)]) == 0
+    assert main(["checkpoint", "export", other, str(tmp_path / "by-dcp"), "--to", "hf"]) == 0
 
     trained = newest(store)
     assert trained.step == STEPS
@@ -168,7 +165,8 @@ def test_a_killed_worker_agent_and_node_and_a_stopped_worker(stage: Commands, ca
     """As the README has it: eight workers, pp 2 x dp 2 x tp 2. With a node go its agent, workers, checkpoint daemon and
     all that was in its memory: it comes back from its peer."""
     # The agent that stops rank 6 is the one that was killed: many steps are left for it to come back in.
-    found = demo(stage, "kill@5:rank3", "agent-kill@9:node1", "stop@33:rank6", "node-kill@38:node1", more=())
+    # A node is lost just before a snapshot, so that its peer has had the time to get the one before.
+    found = demo(stage, "kill@5:rank3", "agent-kill@9:node1", "stop@33:rank6", "node-kill@39:node1", more=())
     assert reported(found) == [
         ("worker-killed", "rank3"),
         ("agent-exit", "node1"),
@@ -185,8 +183,8 @@ def test_a_lost_node_is_replaced_by_a_spare_and_without_one_there_are_fewer_repl
     stage: Commands, calm: list[float]
 ) -> None:
     """The batch stays the same: with fewer replicas losses agree to rounding, as sums are taken in another order."""
-    second, flags = 26, (*SMALL, "--spares", "1", "--min-nodes", "1")
-    found = demo(stage, "node-kill@12:node0", f"node-kill@{second}:node1", more=flags)
+    second, flags = 29, (*SMALL, "--spares", "1", "--min-nodes", "1")
+    found = demo(stage, "node-kill@14:node0", f"node-kill@{second}:node1", more=flags)
     first, last = incidents(found)
     assert (first["kind"], first["culprit"], first["action"], first["source"]) == (
         "agent-exit",

@@ -19,6 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "e2e" / "scripts" / "ddp_one_slow.py"
 REASONS = SCRIPT.with_name("ddp_reasons.py")
 STEPS = 120
 
+
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
     warm = Zygote()
@@ -80,7 +81,7 @@ EXPECTED: dict[str, tuple[object, ...]] = {
 
 def reasons(zygote: Zygote, folder: Path) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
     """The rank named for each reason of the script, and the wording."""
-    steps, found = 25, {}
+    steps, found = 14, {}
     table = run_two(zygote, REASONS, [str(steps)], folder)
     for at, reason in enumerate(EXPECTED, 1):
         part = table.of_steps(at * steps + 3, (at + 1) * steps - 2)

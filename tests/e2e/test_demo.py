@@ -1,5 +1,5 @@
-"""The demo of the README: a run with every kind of fault ends with the losses of an undisturbed one. What that one leaves
-is closed to others, and transformers loads its checkpoint."""
+"""The demo of the README: a run with every kind of fault ends with the losses of an undisturbed one. What that one
+leaves is closed to others, and transformers loads its checkpoint."""
 
 import contextlib
 import json

@@ -129,7 +129,7 @@ _DAEMONS = ("loader", "checkpoint daemon", "agent", "controller")
 
 
 def kinds_for(technique: str) -> tuple[str, ...]:
-    """A daemon, which knows nothing of techniques, by turns; then a rank, from whose memory and peers the state comes."""
+    """A daemon, which knows nothing of techniques, by turns; then a rank: all go on from what is in memory."""
     number = list(TECHNIQUES).index(technique)
     return _DAEMONS[number % len(_DAEMONS)], ("first rank", "last rank")[number % 2]
 

@@ -81,7 +81,7 @@ EXPECTED: dict[str, tuple[object, ...]] = {
 
 def reasons(zygote: Zygote, folder: Path) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
     """The rank named for each reason of the script, and the wording."""
-    steps, found = 14, {}
+    steps, found = 25, {}
     table = run_two(zygote, REASONS, [str(steps)], folder)
     for at, reason in enumerate(EXPECTED, 1):
         part = table.of_steps(at * steps + 3, (at + 1) * steps - 2)

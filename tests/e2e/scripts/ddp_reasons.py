@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
 REASONS = ("none", "sleep", "lock", "data", "between", "host")
-LONGER_S = 0.1
+LONGER_S = 0.03
 IS_SLOW = int(os.environ["RANK"]) == 1
 reason = "none"
 lock = threading.Lock()

@@ -1,6 +1,6 @@
 """Random SIGKILLs of workers, agents and checkpoint daemons at random moments: acknowledged checkpoints are kept.
 
-HOLDFAST_CHAOS says how many kills (8 if it says nothing), HOLDFAST_CHAOS_SEED which ones.
+HOLDFAST_CHAOS says how many kills (6 if it says nothing), HOLDFAST_CHAOS_SEED which ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, one_line, wait_for
 
-KILLS = int(os.environ.get("HOLDFAST_CHAOS", "8"))
-SEED = int(os.environ.get("HOLDFAST_CHAOS_SEED", "20262"))
+KILLS = int(os.environ.get("HOLDFAST_CHAOS", "6"))
+SEED = int(os.environ.get("HOLDFAST_CHAOS_SEED", "20264"))
 NODES, SLOTS = 2, 2
 WORLD = NODES * SLOTS
 DEADLINE_S = 90.0

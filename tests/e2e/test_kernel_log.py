@@ -49,35 +49,30 @@ def write(path: Path, *lines: str) -> None:
             file.write(f"{priority},{number},{number},-;{text}\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "culprit", "says"),
-    [
-        pytest.param(
-            _SXID + "20034, Fatal, Link 30 LTSSM Fault Up",
-            "gpu-sxid",
-            "node0/nvswitch3/port30",
-            "SXid 20034 (fatal) on node0, nvswitch3 port 30: LTSSM Fault Up; all GPUs of the host are concerned: reset",
-            id="sxid of a port",
-        ),
-        pytest.param(
-            _SXID + "10003, Fatal, unhandled interrupt in nvswitch_lib_service_interrupts(312)",
-            "gpu-sxid",
-            "node0/nvswitch3",
-            "SXid 10003 (always fatal) on node0, nvswitch3: unhandled interrupt",
-            id="sxid of a switch",
-        ),
-        pytest.param(  # by its action, and not by the word
-            _NVLINK + "MFDE_EVENT Nonfatal XC0 i0 Link 08 (0x00000014 0x00000004 0x00000000)",
-            "gpu-xid",
-            "node0/0018:01:00",
-            "NVLink error in NETIR_MFDE_EVENT, link 8; reset the GPU",
-            id="xid 149",
-        ),
-    ],
+# Line, kind, culprit, what it says.
+SERIOUS = (
+    (
+        _SXID + "20034, Fatal, Link 30 LTSSM Fault Up",
+        "gpu-sxid",
+        "node0/nvswitch3/port30",
+        "SXid 20034 (fatal) on node0, nvswitch3 port 30: LTSSM Fault Up; all GPUs of the host are concerned: reset",
+    ),
+    (
+        _SXID + "10003, Fatal, unhandled interrupt in nvswitch_lib_service_interrupts(312)",
+        "gpu-sxid",
+        "node0/nvswitch3",
+        "SXid 10003 (always fatal) on node0, nvswitch3: unhandled interrupt",
+    ),
+    (  # by its action, and not by the word
+        _NVLINK + "MFDE_EVENT Nonfatal XC0 i0 Link 08 (0x00000014 0x00000004 0x00000000)",
+        "gpu-xid",
+        "node0/0018:01:00",
+        "NVLink error in NETIR_MFDE_EVENT, link 8; reset the GPU",
+    ),
 )
-def test_what_takes_gpus_away_is_an_incident_and_nothing_else(
-    holdfast: Commands, log: Path, tmp_path: Path, line: str, kind: str, culprit: str, says: str
-) -> None:
+
+
+def test_what_takes_gpus_away_is_an_incident_and_nothing_else(holdfast: Commands, log: Path, tmp_path: Path) -> None:
     through = over_kernel_log(log)
     controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(tmp_path / "controller"))
     rpc, http = ready(controller)
@@ -85,14 +80,16 @@ def test_what_takes_gpus_away_is_an_incident_and_nothing_else(
     agent = holdfast.start("agent", *flags, "--state-dir", str(tmp_path / "a"), through=through)
     agent.says("agent.ready")
     agent.says("controller.joined")
-    write(log, *HARMLESS, line)  # in this order: the last one's finding comes after what the others would have given
+    # In this order: the last ones' findings come after what the others would have given.
+    write(log, *HARMLESS, *(line for line, *_ in SERIOUS))
     found: list[Json] = []
 
-    def has_come() -> bool:
-        found[:] = incidents(http)
-        return bool(found)
+    def have_come() -> bool:
+        found[:] = reversed(incidents(http))
+        return len(found) >= len(SERIOUS)
 
-    wait_for(has_come, 20, lambda: agent.err[-2000:])
-    assert [(one["kind"], one["culprit"]) for one in found] == [(kind, culprit)]
-    assert says in found[0]["summary"]
+    wait_for(have_come, 20, lambda: (found, agent.err[-2000:]))
+    assert [(one["kind"], one["culprit"]) for one in found] == [(kind, culprit) for _, kind, culprit, _ in SERIOUS]
+    for one, (*_, says) in zip(found, SERIOUS, strict=True):
+        assert says in one["summary"]
     assert not [one for one in events(agent, "collector.absent") if one["collector"] == "kernel-log"]

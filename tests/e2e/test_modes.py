@@ -1,6 +1,5 @@
-"""What real daemons leave on disk and in shared memory, under a permissive umask."""
+"""What real daemons leave on disk and in shared memory, under a permissive umask. With a whole job: test_demo.py."""
 
-import contextlib
 import os
 import signal
 import stat
@@ -9,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.agent.node.checkpoints import snapshots_dir
 from holdfast.agent.workers.workers import shared_dir
 from tests.e2e.daemons import Commands, one_line, ready, wait_for
 
@@ -27,38 +25,6 @@ def loose(folder: Path) -> dict[str, str]:
         if not path.is_symlink() and not path.is_socket() and mode & 0o077:
             found[str(path.relative_to(folder.parent))] = oct(mode)
     return found
-
-
-def test_a_job_leaves_nothing_open(holdfast: Commands, tmp_path: Path) -> None:
-    """A demo has every daemon, the trainer, snapshots and a store; it is looked at while it trains and at its end."""
-    state, temporary = tmp_path / "state", tmp_path / "tmp"
-    ours = (shared_dir(state / "node0"), snapshots_dir(state / "node0", "node0"))
-    temporary.mkdir()
-    demo = holdfast.start(
-        "demo", "--nodes", "1", "--nproc", "2", "--steps", "20", "--state-dir", str(state),
-        env={"TMPDIR": str(temporary)}, umask=0,
-    )  # fmt: skip
-    seen: set[str] = set()
-    open_: dict[str, str] = {}
-
-    def has_ended() -> bool:
-        for folder in ours:
-            with contextlib.suppress(FileNotFoundError):  # before its beginning, and as it ends
-                seen.update([folder.name, *(path.name for path in folder.rglob("*"))])
-                open_.update(loose(folder))
-        return demo.process.poll() is not None
-
-    wait_for(has_ended, 120, lambda: seen)
-    assert {folder.name for folder in ours} | {"status.json", "daemon.sock"} <= seen, seen
-    assert open_ == {}
-    assert demo.wait() == 0
-    names = {path.name for path in state.rglob("*")}
-    wanted = {"controller.sqlite", "rank1.out", "exits.jsonl", "checkpoint.pid", "controller.log", "spans"}
-    assert wanted <= names, names
-    assert list(state.rglob("*.parquet"))
-    # The store is the user's: its files follow the umask, as what a script writes does.
-    own = {name: mode for name, mode in loose(state).items() if not name.startswith("state/checkpoints")}
-    assert own == {}
 
 
 def test_a_cluster_for_one_job_is_closed(holdfast: Commands, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ what only looks like one ends nothing."""
 
 import json
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,13 +97,6 @@ PRINTS = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    patient = ("--hang-floor", "5s")
-    with LocalCluster(tmp_path_factory.mktemp("nan"), nodes=1, slots=2, controller_flags=patient) as one:
-        yield one
-
-
 def start(holdfast: Commands, cluster: LocalCluster, folder: Path, code: str, ranks: int, *flags: str) -> Running:
     (folder / "train.py").write_text(textwrap.dedent(code))
     argv = ["--nproc-per-node", str(ranks), *flags, str(folder / "train.py"), str(folder)]
@@ -123,9 +115,9 @@ def run(
 
 
 def test_a_nan_in_an_unmodified_script_is_found_and_left(
-    holdfast: Commands, cluster: LocalCluster, tmp_path: Path
+    holdfast: Commands, one_node: LocalCluster, tmp_path: Path
 ) -> None:
-    out, job, incidents = run(holdfast, cluster, tmp_path, TURNS_TO_NAN, 2)
+    out, job, incidents = run(holdfast, one_node, tmp_path, TURNS_TO_NAN, 2)
     (incident,) = acted_on(incidents)
     assert (incident["kind"], incident["action"]) == ("loss-nonfinite", "restart")
     assert "parameters of rank" in incident["findings"][0]["text"]
@@ -137,12 +129,12 @@ def test_a_nan_in_an_unmodified_script_is_found_and_left(
 
 
 def test_a_script_that_goes_on_from_its_own_nan_is_given_up(
-    holdfast: Commands, cluster: LocalCluster, tmp_path: Path
+    holdfast: Commands, one_node: LocalCluster, tmp_path: Path
 ) -> None:
     """It saves whatever it has, after every step, and takes so little time for one that many pass until it is found."""
     code = TURNS_TO_NAN.replace("(step + 1) % 20 == 0 and good", "True").replace("sleep(0.05)", "sleep(0.003)")
     code = code.replace("sys.argv[1], 80", "sys.argv[1], 10**6")
-    out, job, incidents = run(holdfast, cluster, tmp_path, code, 1, ends="failed")
+    out, job, incidents = run(holdfast, one_node, tmp_path, code, 1, ends="failed")
     assert out.count("begins at 0") == 1
     assert (job["state"], job["generation"]) == ("failed", 3)
     assert job["reason"].startswith("loss-nonfinite 3 times without progress: the parameters of rank 0")
@@ -151,28 +143,28 @@ def test_a_script_that_goes_on_from_its_own_nan_is_given_up(
 
 
 def test_a_nan_that_is_printed_and_seen_by_no_hook_is_an_alert(
-    holdfast: Commands, cluster: LocalCluster, tmp_path: Path
+    holdfast: Commands, one_node: LocalCluster, tmp_path: Path
 ) -> None:
-    before = len(cluster.client.incidents())
+    before = len(one_node.client.incidents())
 
     def reported() -> list[Json]:
-        new = list(reversed(cluster.client.incidents()))[before:]
+        new = list(reversed(one_node.client.incidents()))[before:]
         assert acted_on(new) == []
         return [one for one in new if one["kind"] == "log-rule"]
 
-    running = start(holdfast, cluster, tmp_path, PRINTS, 1, "--no-hooks")
+    running = start(holdfast, one_node, tmp_path, PRINTS, 1, "--no-hooks")
     wait_for(lambda: reported() or running.process.poll() is not None, 60)
     (tmp_path / "end").touch()
     assert running.wait() == 0, running.err[-4000:]
-    assert (cluster.client.job() or {})["generation"] == 1
+    assert (one_node.client.job() or {})["generation"] == 1
     (incident,) = reported()
     assert (incident["culprit"], incident["action"]) == ("rank0", "alert")
     assert incident["summary"].startswith("rank0 logged numeric (loss-nan): step ")
     assert incident["summary"].endswith(" loss nan")
 
 
-def test_what_only_looks_like_a_nan_ends_nothing(holdfast: Commands, cluster: LocalCluster, tmp_path: Path) -> None:
-    out, job, incidents = run(holdfast, cluster, tmp_path, HONEST, 1)
+def test_what_only_looks_like_a_nan_ends_nothing(holdfast: Commands, one_node: LocalCluster, tmp_path: Path) -> None:
+    out, job, incidents = run(holdfast, one_node, tmp_path, HONEST, 1)
     assert "loss nan grad norm" in out
     assert "grad norm inf" in out or "grad norm nan" in out
     assert (job["state"], job["generation"], job["restarts"]) == ("finished", 1, 0)

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import textwrap
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SCRIPT = Path(__file__).parent / "scripts" / "ddp_mnist_like.py"
 WARM_S = 120.0
 """The first job waits for torch's import, on a machine that may be busy with other tests."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # Steps of milliseconds on a machine that other tests keep busy: half a second without a step means nothing here.
-    patient = ("--hang-floor", "5s")
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4, controller_flags=patient) as one:
-        yield one
 
 
 class Runs:
@@ -51,8 +42,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(holdfast: Commands, cluster: LocalCluster) -> Runs:
-    return Runs(holdfast, cluster)
+def runs(holdfast: Commands, one_node: LocalCluster) -> Runs:
+    return Runs(holdfast, one_node)
 
 
 def script(folder: Path, code: str, name: str = "train.py") -> str:

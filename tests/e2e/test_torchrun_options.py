@@ -12,6 +12,9 @@ from tests.e2e.test_run import WARM_S, Runs, script
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+START_S = 3.0
+"""A Python worker without a step is taken for dead after so long."""
+
 SPEAKS = """
 import os, sys, time
 rank, attempt = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -28,7 +31,11 @@ raise SystemExit(9 if attempt == 0 else 0)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=2, agent_flags=("--preload", "")) as one:
+    flags = ("--hang-limit-start", f"{START_S:g}s")
+    # Torch is for the rendezvous store, which would import it anew for each job. Nothing here needs more of it.
+    lean = ("--preload", "torch")
+    folder = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(folder, nodes=1, slots=2, controller_flags=flags, agent_flags=lean) as one:
         yield one
 
 
@@ -74,8 +81,8 @@ def test_a_folder_that_cannot_be_written_ends_the_job_with_the_reason(runs: Runs
 
 
 def test_a_program_that_is_no_python(runs: Runs, tmp_path: Path) -> None:
-    """It reports no steps, and is not taken for dead: it outlives the limit of 10 s before a first step."""
-    code = 'echo rank $RANK of $WORLD_SIZE: "$1"; sleep 12; exit 5'
+    """It reports no steps, and is not taken for dead: it outlives the limit before a first step."""
+    code = f'echo rank $RANK of $WORLD_SIZE: "$1"; sleep {START_S + 2:g}; exit 5'
     run = runs.start("--nproc-per-node", "2", "--no-python", "--max-restarts", "0", "sh", "-c", code, "x", "a b")
     assert run.wait(WARM_S) == 5, run.err[-4000:]
     assert sorted(run.out.splitlines()) == ["[0] rank 0 of 2: a b", "[1] rank 1 of 2: a b"]

@@ -1,4 +1,4 @@
-"""Two steps of a job on this machine's CPUs, for `holdfast memory --measure`: real ranks, started by torchrun."""
+"""Two steps of a job on this machine's CPUs, for `holdfast memory --measure`: real ranks, forked from one process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def run(arguments: Sequence[str], world: int) -> dict[str, Any]:
         unset = ("train.metrics_path=", "train.tensorboard_dir=", "parallel.rendezvous=env", "parallel.device=cpu")
         chosen = [word for setting in (*unset, f"train.memory_path={path}") for word in ("--set", setting)]
         own = ["--steps", "2", "--store", "", *chosen]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nnodes", "1", "--nproc-per-node", str(world)]
-        command = [sys.executable, *launcher, "-m", "holdfast.trainer", *arguments, *own]
+        command = [sys.executable, "-m", "holdfast.trainer.here", str(world), *arguments, *own]
         environment = {
             key: value for key, value in os.environ.items() if key not in _TORCHRUN and not key.startswith("HOLDFAST_")
         }

@@ -1,13 +1,10 @@
 """Spans of a script without instrumentation: what is its own, what is waiting, and the rank to blame."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.agent.probe_file import layout as probe_layout
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.diagnostics.blame.model import Limits
 from holdfast.diagnostics.blame.report import blame_of
@@ -16,39 +13,31 @@ from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.wire import messages as msg
 from holdfast.wire import span_rows
+from tests.trainer.support.forked import Zygote
 
 SCRIPT = Path(__file__).parents[2] / "e2e" / "scripts" / "ddp_one_slow.py"
 REASONS = SCRIPT.with_name("ddp_reasons.py")
 STEPS = 120
-HOOKS = (
-    "import os, runpy, sys; from holdfast.agent import probe; from holdfast.agent.hooks import torch_hooks; "
-    "probe.attach(); torch_hooks.install(); "
-)
 
 
-def run_two(script: Path, args: list[str], folder: Path, port: int) -> SpanTable:
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    warm = Zygote()
+    yield warm
+    warm.close()
+
+
+def run_two(zygote: Zygote, script: Path, args: list[str], folder: Path) -> SpanTable:
     """What two ranks of a script recorded under the hooks."""
-    code = HOOKS + f"sys.argv[1:] = {args!r}; runpy.run_path({str(script)!r}, run_name='__main__'); os._exit(0)"
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, **world, "RANK": str(rank), probe_layout.ENV_PATH: str(folder / f"probe-{rank}")},
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    words = {"script": str(script), "args": args}
+    done = zygote.run("tests.agent.support.hooked:hooked", 2, folder, args=words)
+    assert done["exits"] == [0, 0]
     return read(folder)
 
 
 @pytest.mark.slow
-def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
-    table = run_two(SCRIPT, ["1", str(STEPS)], tmp_path, free_port)
+def test_the_slow_rank_of_two_is_named(zygote: Zygote, tmp_path: Path) -> None:
+    table = run_two(zygote, SCRIPT, ["1", str(STEPS)], tmp_path)
     for rank in range(2):
         own = table.take((table.rank == rank) & (table.step == 20))
         kinds = [own.kinds[k] for k in own.kind[own.start.argsort()].tolist() if own.kinds[k] not in ("gc", "thread")]
@@ -64,14 +53,13 @@ def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
 
 
 @pytest.mark.slow
-def test_why_a_rank_is_slow_is_reported_and_where(tmp_path: Path, free_port: int) -> None:
+def test_why_a_rank_is_slow_is_reported_and_where(zygote: Zygote, tmp_path: Path) -> None:
     """Sleeping or waiting for a lock in its own forward is not host interference; a loader's time is data."""
     right: dict[str, str] = {}
     seen = []
     for attempt in range(4):  # a busy host keeps both ranks from running: each reason needs one quiet run
         folder = tmp_path / str(attempt)
-        folder.mkdir()
-        seen.append(found := reasons(folder, free_port))
+        seen.append(found := reasons(zygote, folder))
         for reason, (named, texts) in found.items():
             if EXPECTED[reason] in named:
                 right.setdefault(reason, texts[named.index(EXPECTED[reason])])
@@ -91,10 +79,10 @@ EXPECTED: dict[str, tuple[object, ...]] = {
 }
 
 
-def reasons(folder: Path, port: int) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
+def reasons(zygote: Zygote, folder: Path) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
     """The rank named for each reason of the script, and the wording."""
     steps, found = 25, {}
-    table = run_two(REASONS, [str(steps)], folder, port)
+    table = run_two(zygote, REASONS, [str(steps)], folder)
     for at, reason in enumerate(EXPECTED, 1):
         part = table.of_steps(at * steps + 3, (at + 1) * steps - 2)
         # This checks the reason, not whether a rank would be named by default.

@@ -79,6 +79,10 @@ dist.destroy_process_group()
 """
 
 
+PRELOAD = ("torch", "holdfast.trainer.preload")
+"""As agents have it. What optimizers import on their first step would cost each worker more than all that it does."""
+
+
 async def start(one: Node, code: str, rank: int = 0, **env: str) -> ProbeReader:
     spec = one.spec("", rank)
     (one.folder / f"script{rank}.py").write_text(code)
@@ -92,7 +96,7 @@ async def start(one: Node, code: str, rank: int = 0, **env: str) -> ProbeReader:
 @pytest.mark.slow
 def test_unmodified_scripts(tmp_path: Path) -> None:
     async def story() -> None:
-        async with node(tmp_path, "torch") as one:
+        async with node(tmp_path, *PRELOAD) as one:
             assert one.warm
             assert one.warm.preload_errors == {}
             await steps_are_counted(one)

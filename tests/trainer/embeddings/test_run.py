@@ -75,10 +75,11 @@ def test_a_run_is_plain_training(clicks: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lookahead", "trainers", "servers"), [(1, 2, 1), (10, 3, 2), (10, 1, 1), (50, 2, 1)])
+@pytest.mark.parametrize(("lookahead", "trainers", "servers"), [(10, 3, 2), (1, 1, 1), (50, 1, 1)])
 def test_runs_of_other_shapes_are_too(
     clicks: Path, tmp_path: Path, lookahead: int, trainers: int, servers: int
 ) -> None:
+    """More trainers than servers, one of each; every batch for itself, and more batches than there are."""
     url = str(tmp_path / "store")
     run = run_of(clicks, lookahead=lookahead, trainers=trainers, store=url, snapshot_every=20)
     check(run_all(run, servers), run, url)
@@ -87,7 +88,7 @@ def test_runs_of_other_shapes_are_too(
 @pytest.mark.slow
 def test_rows_with_a_state_do_not_depend_on_how_the_work_is_shared_out(clicks: Path, tmp_path: Path) -> None:
     found = []
-    for lookahead, trainers, servers in ((1, 2, 1), (10, 2, 2), (10, 3, 1)):
+    for lookahead, trainers, servers in ((1, 2, 1), (10, 2, 2)):
         url = str(tmp_path / f"{lookahead}-{trainers}-{servers}")
         run = run_of(
             clicks,
@@ -103,7 +104,7 @@ def test_rows_with_a_state_do_not_depend_on_how_the_work_is_shared_out(clicks: P
         assert outcome.fetched_bytes + outcome.written_bytes == 2 * outcome.fetches * (run.dim + 1) * 8
         found.append(tables_of(url, run))
     assert all(np.array_equal(found[1][key], row) for key, row in found[0].items())
-    table, _, loss = train(run, 3)
+    table, _, loss = train(run, 1)
     for one in found:
         assert one.keys() == table.keys()
         assert max(abs(one[key] - row).max() for key, row in table.items()) <= 1e-12
@@ -133,17 +134,15 @@ def test_a_lookahead_that_fits_a_cache(clicks: Path, tmp_path: Path, capfd: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "optimizer"),
+    ("name", "optimizer", "trainers"),
     [
-        ("embedding server 1", "sgd"),
-        ("trainer 1", "sgd"),
-        ("cacher", "sgd"),
-        ("embedding server 0", "rowwise-adagrad"),
-        ("trainer 0", "rowwise-adagrad"),
+        ("trainer 1", "sgd", 2),
+        ("cacher", "sgd", 1),
+        ("embedding server 0", "rowwise-adagrad", 1),
     ],
 )
 def test_after_a_kill_all_begin_again_from_the_newest_snapshot(
-    clicks: Path, tmp_path: Path, name: str, optimizer: str
+    clicks: Path, tmp_path: Path, name: str, optimizer: str, trainers: int
 ) -> None:
     """The tables are those of plain training: no update is lost, and none is there twice."""
     url = str(tmp_path / "store")
@@ -156,7 +155,8 @@ def test_after_a_kill_all_begin_again_from_the_newest_snapshot(
             killed.append(seen[name])
             os.kill(seen[name], signal.SIGKILL)
 
-    run = run_of(clicks, steps=63, lookahead=5, store=url, snapshot_every=7, keep=2, optimizer=optimizer)
+    changed = {"lookahead": 5, "snapshot_every": 7, "keep": 2, "optimizer": optimizer, "trainers": trainers}
+    run = run_of(clicks, steps=63, store=url, **changed)
     outcome = supervised(run, lambda one: run_all(one, 2, on_step=on_step, on_start=seen.update), 1, lines.append)
     (line,) = lines
     begun = re.fullmatch(rf"{name} \(pid {killed[0]}\) was killed by SIGKILL; restart 1 of 1 from step ([0-9]+)", line)
@@ -177,7 +177,7 @@ def test_after_a_kill_all_begin_again_from_the_newest_snapshot(
         if (last := max(n for n in range(at + 1) if key in needs[n])) + 5 > at
     )
     assert outcome.write_backs == expected + staying
-    table, _, loss = train(run, 2)
+    table, _, loss = train(run, trainers)
     found = tables_of(url, run)
     assert found.keys() == table.keys()
     if optimizer == "sgd":

@@ -143,6 +143,20 @@ def full_disk(folder: Path, argv: list[str], rank: int, part: str) -> dict[str, 
     return command(folder, argv)
 
 
+def unmounted(folder: Path, argv: list[str], step: int, mount: str) -> dict[str, Any]:
+    """The command line; before a step a file lies where the store's folder was: nothing can be read or written."""
+    original = loop.Trainer.step
+
+    def stepping(self: loop.Trainer, number: int) -> Totals:
+        if number == step and os.environ["RANK"] == "0":
+            os.rename(mount, f"{mount}-away")
+            Path(mount).touch()
+        return original(self, number)
+
+    loop.Trainer.step = stepping  # type: ignore[method-assign]
+    return command(folder, argv)
+
+
 def reductions(folder: Path, argv: list[str], cores: int) -> dict[str, Any]:
     """All-reduces of each step on a host with so many cores, however few its gradients are."""
     counts: list[int] = []

@@ -4,9 +4,12 @@
 requests, one JSON object a line: {"argv", "cwd", "env"} → {"code", "out", "err", "seconds", "left"}. Each child has
 its own session, folder for temporary files and limits, runs `holdfast ARGV` and is gone when its answer is written. A
 daemon that comes up ends at once, in order.
+
+What a child had to import is imported here as well, so that no other child does: most of the time went into that.
 """
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -36,8 +39,7 @@ def main(modules: list[str]) -> None:
     typer.main.get_command = lambda _: built  # type: ignore[assignment]  # which takes longer than all the rest
     for name in modules:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # what is here now need not be copied by a child that collects
+    _freeze()
     asked = [json.loads(line) for line in sys.stdin]
     running: dict[int, dict[str, Any]] = {}
     while asked or running:
@@ -46,10 +48,35 @@ def main(modules: list[str]) -> None:
             running[_start(case)] = case
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in running:
-            _answer(running.pop(pid), os.waitstatus_to_exitcode(status))
+            case = running.pop(pid)
+            new = _new_modules(case)
+            _answer(case, os.waitstatus_to_exitcode(status))
+            _import(new)
         elif not pid:
             _end_late(running)
             time.sleep(_POLL_S)
+
+
+def _freeze() -> None:
+    """What is here now need not be copied by a child that collects."""
+    gc.collect()
+    gc.freeze()
+
+
+def _new_modules(case: dict[str, Any]) -> list[str]:
+    """What a child has imported, in order; none of one that was killed."""
+    with contextlib.suppress(OSError):
+        return (Path(case["cwd"]) / "modules").read_text().split()
+    return []
+
+
+def _import(names: list[str]) -> None:
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        with contextlib.suppress(ImportError):  # not each is to be had by its name
+            importlib.import_module(name)
+    if missing:
+        _freeze()
 
 
 def _start(case: dict[str, Any]) -> int:
@@ -77,6 +104,7 @@ def _child(case: dict[str, Any], folder: Path) -> None:
     import tempfile
 
     tempfile.tempdir = None
+    before = set(sys.modules)
     faulthandler.enable(file=2)
     from holdfast.base import service
     from holdfast.cli import main as command_line
@@ -97,6 +125,7 @@ def _child(case: dict[str, Any], folder: Path) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
+    (folder / "modules").write_text("\n".join(name for name in sys.modules if name not in before))
     os._exit(code)
 
 

@@ -110,7 +110,7 @@ class TurnTakingExecutor(MessageDrivenExecutor):
     """Chooses in virtual time. `enter` comes before its first step."""
 
     def enter(self, turns: Turns, rank: int, clock: Clock, latency_s: float) -> None:
-        self._turns, self._me, self._clock, self._latency_s = turns, rank, clock, latency_s
+        self._order, self._me, self._clock, self._latency_s = turns, rank, clock, latency_s
 
     def _run(self) -> None:
         self._received = 0
@@ -118,14 +118,14 @@ class TurnTakingExecutor(MessageDrivenExecutor):
         try:
             super()._run()
         finally:
-            self._turns.end(self._me)
+            self._order.end(self._me)
 
     def _take(self) -> None:
-        self._look(*self._turns.wait(self._me, self._clock.now(), waits=False))
+        self._look(*self._order.wait(self._me, self._clock.now(), waits=False))
 
     def _wait(self) -> None:
         first = min((at for at, _ in self._early), default=math.inf)
-        self._look(*self._turns.wait(self._me, first, waits=True))
+        self._look(*self._order.wait(self._me, first, waits=True))
 
     def _look(self, now: float, sent: int) -> None:
         """Take what has arrived by `now`, of all that has been sent."""

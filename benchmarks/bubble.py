@@ -14,8 +14,8 @@ sent and its receive posted; `formula` is then the simulator's: what it assumes 
 With `--late X` each message is sent 0 to X units late, at random, and none overtakes another one of its link. `formula`
 is then the mean of 30 simulated steps, and the mean of the repeats counts: `--schedules 1f1b axonn --late 3`.
 
-With `--virtual` nothing sleeps: ranks and messages are as real, but time is virtual (see virtual_time.py), and the figures
-are exact.
+With `--virtual` nothing sleeps: ranks and messages are as real, but time is virtual (see virtual_time.py), and the
+figures are exact.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class Case:
         schedule = SCHEDULES[self.schedule]
         return TrainerLayout(self.ranks, 1, 1, schedule.chunks, self.micro_batches, schedule.placement)
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         orders = SCHEDULES[self.schedule].build(self.ranks, self.layout.chunks, self.micro_batches)
         job = (self.layout, self.schedule, self.layout.stages, orders)
@@ -97,7 +97,7 @@ class Case:
         found = self.second_order.get(action.op) if self.fill else None
         return durations(FORWARD, BACKWARD)(action) if found is None else found
 
-    @property
+    @cached_property
     def work(self) -> float:
         """Units that a rank computes, on average."""
         took = durations(FORWARD, BACKWARD)
@@ -151,6 +151,8 @@ def measure(cases: Sequence[Case], unit_s: float, repeats: int, is_virtual: bool
     forked = multiprocessing.get_context("fork")
     ranks = cases[0].ranks
     turns = Turns(ranks) if is_virtual else None
+    for case in cases:
+        _ = case.plan, case.work  # once, before ranks are forked
     reader, writer = forked.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
         work: Callable[..., None] = _rank
@@ -221,7 +223,8 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int, turns: "Turns |
     inputs = torch.ones(2 * count, 4, dtype=like.dtype) if 0 in layout.stages_of(rank) else None
     target = torch.zeros(2 * count, 4, dtype=like.dtype) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
-    for _ in range(1 + repeats):
+    warm_up = int(turns is None)
+    for _ in range(warm_up + repeats):
         # All begin at one moment, which they read from the host's clock, or where virtual time begins.
         begin = torch.tensor([clock.now() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
@@ -235,7 +238,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int, turns: "Turns |
         makespan = torch.tensor([clock.now()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - case.work * unit_s / float(makespan))
-    return found[1:]
+    return found[warm_up:]
 
 
 def _delay(messages: Any, most_s: float, rng: random.Random) -> None:

@@ -68,7 +68,7 @@ class Turns:
         forked = multiprocessing.get_context("fork")
         self._changed = forked.Condition()
         self._due: Any = forked.RawArray("d", ranks)
-        """When each rank chooses next. Of one that waits for a message: when that is there, infinity if none is sent."""
+        """When each rank chooses next; of one that waits: when a message is there, infinity if none has been sent."""
         self._waits: Any = forked.RawArray("b", ranks)
         self._sent: Any = forked.RawArray("q", ranks)
         """Messages to each rank in this step."""

@@ -17,8 +17,8 @@ from holdfast.proto import controller_pb2, types_pb2
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.trainer.support.forked import Zygote
 from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
+from tests.trainer.support.forked import Zygote
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 PORTS_0 = ("--grpc-port", "0", "--http-port", "0")

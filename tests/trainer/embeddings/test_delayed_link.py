@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import figures
 from forked import Zygote
+from programs import figures
 
 from benchmarks.delayed_link import delayed
 

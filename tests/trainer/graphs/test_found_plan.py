@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import figures
 from forked import Zygote
+from programs import figures
 
 from holdfast.cli.main import main
 from holdfast.trainer.__main__ import parse
@@ -46,6 +46,7 @@ def test_replicas_that_share_parameters_equal_one_process(zygote: Zygote, tiny: 
     trained(zygote, argv, cut, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_step_takes_what_was_predicted(zygote: Zygote, tmp_path: Path) -> None:
     """Executors of real ranks, in virtual time. Alpa's formula is for stages of any lengths, and at most this exact."""
     rows = figures(zygote, tmp_path, "planned.py", "--virtual", "--repeats", "1")["planned"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import ended, figures
 from forked import Zygote
+from programs import ended, figures
 
 from benchmarks.formulas import makespan
 from holdfast.plan.schedules.table import SCHEDULES

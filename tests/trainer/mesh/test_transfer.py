@@ -60,7 +60,7 @@ def expected(rank: int, messages: list[Message]) -> list[tuple[str, int, int, in
     def one(m: Message, peer: int) -> tuple[int, int, int]:
         return peer, m.start, m.stop - m.start
 
-    for i, m in mine.items():
+    for m in mine.values():
         if m.target == rank:
             found.append(("receive", *one(m, m.source)))
             continue

@@ -1,6 +1,7 @@
 """The bubble of each pipeline schedule, measured: real processes, real messages over gloo, computation that sleeps.
 
-python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--message 0.5] [--ahead 2] [--late 0] [--json]
+python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--message 0.5] [--ahead 2] [--late 0]
+    [--virtual] [--json]
 
 A stage takes one unit forward, or to recompute, and two backward for a micro-batch, without the processor, so that two
 cores can run eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble,
@@ -12,6 +13,9 @@ sent and its receive posted; `formula` is then the simulator's: what it assumes 
 
 With `--late X` each message is sent 0 to X units late, at random, and none overtakes another one of its link. `formula`
 is then the mean of 30 simulated steps, and the mean of the repeats counts: `--schedules 1f1b axonn --late 3`.
+
+With `--virtual` nothing sleeps: ranks and messages are as real, but time is virtual (see virtual_time.py), and the
+figures are exact.
 """
 
 import argparse
@@ -26,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import formulas
 from common import finish, parser
@@ -39,6 +43,9 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import BubbleWork, job_plan
 from holdfast.trainer.preload import preload
 from holdfast.trainer.settings.layout import TrainerLayout
+
+if TYPE_CHECKING:  # it imports torch
+    from virtual_time import Clock, Turns
 
 NAMES = tuple(SCHEDULES)
 SEEDS = 30
@@ -66,7 +73,7 @@ class Case:
         schedule = SCHEDULES[self.schedule]
         return TrainerLayout(self.ranks, 1, 1, schedule.chunks, self.micro_batches, schedule.placement)
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         orders = SCHEDULES[self.schedule].build(self.ranks, self.layout.chunks, self.micro_batches)
         job = (self.layout, self.schedule, self.layout.stages, orders)
@@ -90,7 +97,7 @@ class Case:
         found = self.second_order.get(action.op) if self.fill else None
         return durations(FORWARD, BACKWARD)(action) if found is None else found
 
-    @property
+    @cached_property
     def work(self) -> float:
         """Units that a rank computes, on average."""
         took = durations(FORWARD, BACKWARD)
@@ -136,16 +143,21 @@ class Case:
         return sum(line.bubble) / self.ranks
 
 
-def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[float]]:
+def measure(cases: Sequence[Case], unit_s: float, repeats: int, is_virtual: bool = False) -> list[list[float]]:
     """For each case the bubble of each repeat. All cases have as many ranks; each rank is a process of its own."""
     preload()
+    from virtual_time import Turns
+
     forked = multiprocessing.get_context("fork")
     ranks = cases[0].ranks
+    turns = Turns(ranks) if is_virtual else None
+    for case in cases:
+        _ = case.plan, case.work  # once, before ranks are forked
     reader, writer = forked.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
         work: Callable[..., None] = _rank
         processes = [
-            forked.Process(target=work, args=(rank, cases, unit_s, repeats, f"{folder}/store", writer))
+            forked.Process(target=work, args=(rank, cases, unit_s, repeats, f"{folder}/store", writer, turns))
             for rank in range(ranks)
         ]
         for process in processes:
@@ -160,21 +172,25 @@ def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[flo
     return found
 
 
-def _rank(rank: int, cases: Sequence[Case], unit_s: float, repeats: int, store: str, results: Any) -> None:
+def _rank(
+    rank: int, cases: Sequence[Case], unit_s: float, repeats: int, store: str, results: Any, turns: "Turns | None"
+) -> None:
     import torch.distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", store=dist.FileStore(store, cases[0].ranks), rank=rank, world_size=cases[0].ranks)
-    bubbles = [_bubbles(case, rank, unit_s, repeats) for case in cases]
+    bubbles = [_bubbles(case, rank, unit_s, repeats, turns) for case in cases]
     if rank == 0:
         results.send(bubbles)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
+def _bubbles(case: Case, rank: int, unit_s: float, repeats: int, turns: "Turns | None") -> list[float]:
+    """In virtual time if ranks take `turns`."""
     import torch
     import torch.distributed as dist
+    from virtual_time import TurnTakingExecutor, VirtualClock, WallClock
 
     from holdfast.trainer.pipeline.executor import Executor
     from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
@@ -186,33 +202,43 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     group = dist.group.WORLD
     assert group is not None
     like = torch.zeros(2, 4, dtype=torch.float64)
-    late = Late(case.message * unit_s)
+    clock: Clock = WallClock() if turns is None else VirtualClock()
+    is_driven = SCHEDULES[case.schedule].is_message_driven
+    late = Late(case.message * unit_s, clock, turns if is_driven else None)
     units = case.units or (1.0,) * layout.stages
     stages = [
-        Stage(sleeping_stage(unit_s * units[s]), s, layout.stages, cpu, alone, pipe) for s, pipe in layout.held_by(rank)
+        Stage(sleeping_stage(unit_s * units[s], clock=clock), s, layout.stages, cpu, alone, pipe)
+        for s, pipe in layout.held_by(rank)
     ]
     job = (case.plan, rank, stages, difference, group, like)
-    executor = (
-        MessageDrivenExecutor(*job, 2 * case.ranks) if SCHEDULES[case.schedule].is_message_driven else Executor(*job)
-    )
-    rest = Rest()
+    kind = MessageDrivenExecutor if turns is None else TurnTakingExecutor
+    executor = kind(*job, 2 * case.ranks) if is_driven else Executor(*job)
+    if isinstance(executor, TurnTakingExecutor):
+        assert turns is not None
+        executor.enter(turns, rank, clock, case.message * unit_s)
+    rest = Rest(clock)
     executor.second_order = lambda action: rest(case.duration(action) * unit_s)
     if case.late:
         _delay(executor._messages, case.late * unit_s, random.Random(rank))
     inputs = torch.ones(2 * count, 4, dtype=like.dtype) if 0 in layout.stages_of(rank) else None
     target = torch.zeros(2 * count, 4, dtype=like.dtype) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
-    for _ in range(1 + repeats):
-        # All begin at one moment, which they read from the host's clock.
-        begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
+    warm_up = int(turns is None)
+    for _ in range(warm_up + repeats):
+        # All begin at one moment, which they read from the host's clock, or where virtual time begins.
+        begin = torch.tensor([clock.now() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
-        time.sleep(max(0.0, float(begin) - time.monotonic()))
+        if turns is not None:
+            begin[0] = clock.reset()
+            turns.begin(rank)
+            dist.barrier()
+        clock.wait_until(float(begin))
         with late:
             executor.step(inputs, target)
-        makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
+        makespan = torch.tensor([clock.now()], dtype=torch.float64) - begin
         dist.all_reduce(makespan, dist.ReduceOp.MAX)
         found.append(1 - case.work * unit_s / float(makespan))
-    return found[1:]
+    return found[warm_up:]
 
 
 def _delay(messages: Any, most_s: float, rng: random.Random) -> None:
@@ -247,36 +273,42 @@ def difference(out: Any, target: Any, share: float) -> Any:
 
 class Late:
     """Within it, messages say when they were sent, and are there so long after that and after their receive was posted:
-    all ranks read one host's clock."""
+    all ranks read one host's clock, or virtual clocks. With `turns`, who waits for them sees to that."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, clock: "Clock", turns: "Turns | None" = None) -> None:
+        self.seconds, self.clock, self.turns = seconds, clock, turns
 
     def __enter__(self) -> None:
         import torch.distributed as dist
+        from virtual_time import stamp, stamped
 
         self.usual = dist.isend, dist.irecv
         send, receive = self.usual
-        if not self.seconds:
+        clock, turns = self.clock, self.turns
+        if not self.seconds and not clock.is_virtual:
             return
 
         def isend(tensor: Any, **named: Any) -> Any:
-            stamped = tensor.clone()
-            stamped.view(-1)[0] = time.monotonic()
-            return send(stamped, **named)
+            now = clock.now()
+            work = send(stamped(tensor, now), **named)
+            if turns is not None:
+                turns.sent(named["group_dst"], now + self.seconds)
+            return work
 
         def irecv(room: Any, **named: Any) -> Any:
-            posted, work = time.monotonic(), receive(room, **named)
+            posted, work = clock.now(), receive(room, **named)
 
             class Arrival(dist.Work):
                 def wait(_self, *args: Any) -> bool:
                     work.wait()
-                    time.sleep(max(0.0, max(posted, float(room.view(-1)[0])) + self.seconds - time.monotonic()))
+                    clock.wait_until(max(posted, stamp(room)) + self.seconds)
                     return True
 
             return Arrival()
 
-        dist.isend, dist.irecv = isend, irecv
+        dist.isend = isend
+        if turns is None:
+            dist.irecv = irecv
 
     def __exit__(self, *error: object) -> None:
         import torch.distributed as dist
@@ -288,21 +320,22 @@ class Rest:
     """Sleeps that are right on average: what one takes too long, because others had the processor, the next gives
     back. Else the more and shorter actions a schedule has, the more of the host's own load would count as bubble."""
 
-    def __init__(self) -> None:
-        self.owed = 0.0
+    def __init__(self, clock: "Clock") -> None:
+        self.clock, self.owed = clock, 0.0
 
     def __call__(self, seconds: float) -> None:
-        began = time.monotonic()
-        time.sleep(max(0.0, seconds - self.owed))
-        self.owed += time.monotonic() - began - seconds
+        began = self.clock.now()
+        self.clock.sleep(max(0.0, seconds - self.owed))
+        self.owed += self.clock.now() - began - seconds
 
 
-def sleeping_stage(unit_s: float, width: int = 4) -> Any:
+def sleeping_stage(unit_s: float, width: int = 4, clock: "Clock | None" = None) -> Any:
     """A module that takes a unit forward, and backward one for its input and one for its weight. Its activations are
     (samples, width) in float64."""
     import torch
+    from virtual_time import WallClock
 
-    rest = Rest()
+    rest = Rest(clock or WallClock())
 
     class Sleep(torch.autograd.Function):
         @staticmethod
@@ -342,13 +375,16 @@ def main() -> None:
     made.add_argument("--late", type=float, default=0.0, metavar="X", help="units by which messages are late at most")
     made.add_argument("--message", type=float, default=0.0, help="units that a message takes")
     made.add_argument("--ahead", type=int, default=2, help="computations by which receives are posted early")
+    made.add_argument("--virtual", action="store_true", help="in virtual time: nothing sleeps, figures are exact")
     options: argparse.Namespace = made.parse_args()
+    if options.virtual and options.late:
+        made.error("--late is for the host's clock: leave --virtual out")
     rows, medians, formulas = [], {}, {}
     for ranks in options.ranks:
         count = options.micro_batches or 2 * ranks
         unit_s = options.unit_ms / 1000
         cases = [Case(name, ranks, count, options.message, options.ahead, options.late) for name in options.schedules]
-        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats), strict=True):
+        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats, options.virtual), strict=True):
             name = f"{case.schedule} D={ranks} V={case.layout.chunks} N={count}"
             medians[name] = mean(bubbles) if options.late else median(bubbles)
             formulas[name] = case.simulated if case.late else case.formula

@@ -1,7 +1,7 @@
 """The makespan of every pipeline schedule: by formula, simulated, and measured on stages that sleep.
 
 python benchmarks/makespans.py [--schedules 1f1b zbv ...] [--ranks 4] [--micro-batches 8] [--unit-ms 40] [--repeats 5]
-    [--fill 0.6] [--json]
+    [--fill 0.6] [--virtual] [--json]
 
 Real processes, real messages over gloo (see bubble.py). Makespans are in units: what a forward of a rank's layers takes
 for one micro-batch; a backward takes two. A stage's forward sleeps for `--unit-ms`, so a unit of a rank with two stages
@@ -14,6 +14,8 @@ shows in it, and so does whatever else the machine does: `least` is what is left
 With `--fill X` ranks have second-order work as well (DP-KFAC): for each micro-batch two statistics, and four inversions
 a stage, which sleep for a share X of the least bubble of any rank. It is put into the bubbles, so the makespan should
 be that without it: each schedule is measured both ways, and `apart` is what the filled one is over the other.
+
+With `--virtual` nothing sleeps: time is virtual (see virtual_time.py), and the figures are exact.
 """
 
 import argparse
@@ -98,6 +100,7 @@ def main() -> None:
     made.add_argument("--unit-ms", type=float, default=40.0, help="of a stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--fill", type=float, default=0.0, metavar="X", help="share of the bubble that is filled")
+    made.add_argument("--virtual", action="store_true", help="in virtual time: nothing sleeps, figures are exact")
     options: argparse.Namespace = made.parse_args()
     if min(options.ranks, options.micro_batches, options.unit_ms, options.repeats) <= 0:
         made.error("--ranks, --micro-batches, --unit-ms and --repeats must be above 0")
@@ -111,13 +114,13 @@ def main() -> None:
         full = [replace(case, fill=options.fill) for case in cases]
         # Each beside its own: the machine is not the same an hour later.
         both = measure([one for pair in zip(cases, full, strict=True) for one in pair], options.unit_ms / 1000,
-                       options.repeats)  # fmt: skip
+                       options.repeats, options.virtual)  # fmt: skip
         filled = [filled_row(case, *both[2 * n : 2 * n + 2]) for n, case in enumerate(full)]
         head = ["schedule", "V", "N", "late", "simulated without", "with", "measured without", "with",
                 "least without", "with", "apart, %"]  # fmt: skip
         finish({"filled": filled}, options.json, head, [list(one.values()) for one in filled])
         return
-    found = measure(cases, options.unit_ms / 1000, options.repeats)
+    found = measure(cases, options.unit_ms / 1000, options.repeats, options.virtual)
     rows = [row(case, bubbles) for case, bubbles in zip(cases, found, strict=True)]
     shown = [["-" if cell is None else cell for cell in one.values()] for one in rows]
     finish({"makespans": rows}, options.json, ["schedule", "V", "N", *list(rows[0])[3:7], "apart, %"], shown)

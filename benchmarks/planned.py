@@ -1,12 +1,13 @@
 """What the planner predicts of a step, beside what its stages take when they are executed.
 
-python benchmarks/planned.py [--layers 6] [--micro-batches 8] [--unit-ms 60] [--repeats 3] [--json]
+python benchmarks/planned.py [--layers 6] [--micro-batches 8] [--unit-ms 60] [--repeats 3] [--virtual] [--json]
 
 The planner cuts a model for a node of three and of four devices, with links that are fast and slow, so that stages are
 unlike in layers and in tp. The trainer's executor runs each plan, one process a pipeline rank: real messages over gloo,
 stages that sleep for what the planner says they take (see bubble.py). `--unit-ms` is the forward of the slowest stage.
 Times are in units of that; `formula` is Alpa's sum t + (B - 1) max t, `simulated` goes action by action. `least` is the
-shortest of the repeats, and `apart`, in percent, what it is over the formula.
+shortest of the repeats, and `apart`, in percent, what it is over the formula. With `--virtual` nothing sleeps: time is
+virtual (see virtual_time.py), and the figures are exact.
 """
 
 import argparse
@@ -57,6 +58,7 @@ def main() -> None:
     made.add_argument("--micro-batches", type=int, default=8, help="in a step")
     made.add_argument("--unit-ms", type=float, default=60.0, help="of the slowest stage's forward of a micro-batch")
     made.add_argument("--repeats", type=int, default=3)
+    made.add_argument("--virtual", action="store_true", help="in virtual time: nothing sleeps, figures are exact")
     options: argparse.Namespace = made.parse_args()
     if min(options.layers, options.micro_batches, options.unit_ms, options.repeats) <= 0:
         made.error("--layers, --micro-batches, --unit-ms and --repeats must be above 0")
@@ -65,7 +67,7 @@ def main() -> None:
         slowest = max(cut.stage_seconds)
         units = tuple(seconds / slowest for seconds in cut.stage_seconds)
         case = Case("1f1b", len(units), options.micro_batches, units=units)
-        (found,) = measure([case], options.unit_ms / 1000, options.repeats)
+        (found,) = measure([case], options.unit_ms / 1000, options.repeats, options.virtual)
         rows.append(row(cut, case, found))
     finish({"planned": rows}, options.json, [*list(rows[0])[:5], "apart, %"], [list(one.values()) for one in rows])
 

@@ -353,5 +353,5 @@ def test_reading_costs_next_to_nothing(tmp_path: Path) -> None:
             reader.sample(time.monotonic_ns())
             reader.new_steps()
         each = (time.process_time() - start) / rounds
-        # 8 workers, 10 samples a second each; the bar is 0.5 % of a core.
-        assert 80 * each < 0.005
+        # 8 workers, 10 samples a second each. benchmarks/agent_cost.py measures it; this is for what costs far more.
+        assert 80 * each < 0.025

@@ -187,12 +187,12 @@ def test_a_last_state_that_is_not_stored_is_reported_and_stays_in_memory(
 
 
 def test_large_models_fit_beside_a_snapshot(tmp_path: Path) -> None:
-    model = nn.ModuleList(nn.Linear(1, 1) for _ in range(600))
+    model = nn.ModuleList(nn.Linear(1, 1) for _ in range(150))
     optimizer = torch.optim.AdamW(model.parameters())
     checkpointer = Checkpointer(str(tmp_path), {"model": model, "optimizer": optimizer}, every=1)
     checkpointer.step(1)
     manifest = find(open_store(str(tmp_path)))[1]
-    assert len(manifest.tensors) > 1200 * 4
+    assert len(manifest.tensors) > 300 * 4
     assert len(json.dumps(manifest.values)) < 4096
 
 

@@ -240,6 +240,7 @@ def test_prometheus_takes_the_configuration_with_tls_and_token(tmp_path: Path) -
         (["--scrape-job", ""], "--scrape-job"),
         (["--page-url", "ctl.example"], "--page-url"),
         (["--checkpoint-minutes", "0"], "--checkpoint-minutes"),
+        (["--docs-url", "d" * 2001], "--docs-url must have 2000 characters at most, not 2001"),
         (["--controller", "ctl.example"], "HOST:PORT"),
     ],
 )

@@ -5,6 +5,7 @@ import queue
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
+from tests.trainer.support.forked import Zygote
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 PORTS_0 = ("--grpc-port", "0", "--http-port", "0")
@@ -263,62 +265,84 @@ TINY = (
 )  # fmt: skip
 
 
-def train(holdfast: Commands, store: Path, steps: int, *more: str) -> Running:
-    flags = ["--steps", str(steps), "--store", store.as_uri(), "--checkpoint-every", "2"]
-    return holdfast.run("train", *flags, *TINY, *more, deadline_s=120)
+def words(store: Path, steps: int) -> list[str]:
+    return ["train", "--steps", str(steps), "--store", store.as_uri(), "--checkpoint-every", "2", *TINY]
 
 
-def printed(command: Running) -> dict[int, str]:
-    rows = [line.split() for line in command.out.splitlines() if line.startswith("step ")]
-    return {int(row[1]): row[3] for row in rows}
+@dataclass
+class Trained:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def printed(self) -> dict[int, str]:
+        """By step, its loss."""
+        rows = [line.split() for line in self.out.splitlines() if line.startswith("step ")]
+        return {int(row[1]): row[3] for row in rows}
 
 
-def test_a_corrupt_checkpoint_is_passed_over(holdfast: Commands, tmp_path: Path) -> None:
-    whole = train(holdfast, tmp_path / "whole", 8)
-    assert whole.process.returncode == 0, whole.err
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    warm = Zygote()
+    yield warm
+    warm.close()
+
+
+def train(zygote: Zygote, folder: Path, store: Path, steps: int) -> Trained:
+    """`holdfast train`, forked from a process that has imported torch. `folder` is for what it printed."""
+    done = zygote.run("programs:holdfast", 1, folder, args={"words": words(store, steps)}, deadline_s=120.0)
+    assert done["exits"] == [0]
+    return Trained(**done["results"][0])
+
+
+def test_a_corrupt_checkpoint_is_passed_over(zygote: Zygote, tmp_path: Path) -> None:
+    whole = train(zygote, tmp_path / "ends", tmp_path / "whole", 8)
+    assert whole.code == 0, whole.err
     store = tmp_path / "store"
-    first = train(holdfast, store, 6)
-    assert first.process.returncode == 0, first.err
+    first = train(zygote, tmp_path / "ends", store, 6)
+    assert first.code == 0, first.err
     newest = sorted(store.glob("step-*"))[-1]
     part = newest / "part-00000.safetensors"
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    second = train(holdfast, store, 8)
-    assert second.process.returncode == 0
+    second = train(zygote, tmp_path / "ends", store, 8)
+    assert second.code == 0
     line = one_line(second.err)
     assert "checkpoint of step 6 passed over" in line
     assert f"{newest.name}/part-00000.safetensors" in line
     assert "restored step 4" in second.out
-    assert list(printed(second)) == [4, 5, 6, 7]
-    assert printed(first) | printed(second) == printed(whole)
+    assert list(second.printed()) == [4, 5, 6, 7]
+    assert first.printed() | second.printed() == whole.printed()
 
 
 def test_a_full_disk_keeps_what_was_committed_and_training_goes_on(
-    holdfast: Commands, tmp_path: Path, full_disk: Disk
+    zygote: Zygote, tmp_path: Path, full_disk: Disk
 ) -> None:
     store = full_disk.path / "store"
-    first = train(holdfast, store, 2)
-    assert first.process.returncode == 0, first.err
+    first = train(zygote, tmp_path / "ends", store, 2)
+    assert first.code == 0, first.err
     good = sorted(path.name for path in store.glob("step-*"))
     free = os.statvfs(full_disk.path)
     (full_disk.path / "other").write_bytes(bytes(free.f_bavail * free.f_bsize - 8192))
-    second = train(holdfast, store, 4)
-    assert second.process.returncode == 74, second.err  # all steps are done, and the last state is not in the store
+    second = train(zygote, tmp_path / "ends", store, 4)
+    assert second.code == 74, second.err  # all steps are done, and the last state is not in the store
     failed, missing = second.err.splitlines()
     assert "checkpoint of step 4 failed" in failed
     assert "No space left on device; last good: step 2" in failed
     assert "all 4 steps are done, but" in missing
-    assert list(printed(second)) == [2, 3]
+    assert list(second.printed()) == [2, 3]
     assert sorted(path.name for path in store.glob("step-*")) == good
     (full_disk.path / "other").unlink()
-    third = train(holdfast, store, 6)
-    assert (third.process.returncode, third.err) == (0, "")
+    third = train(zygote, tmp_path / "ends", store, 6)
+    assert (third.code, third.err) == (0, "")
     assert "restored step 2" in third.out
 
 
 def test_a_store_that_cannot_be_written(holdfast: Commands, full_disk: Disk) -> None:
     full_disk.read_only()
-    done = train(holdfast, full_disk.path / "store", 2)
+    done = holdfast.run(*words(full_disk.path / "store", 2), deadline_s=120)
     assert done.process.returncode == 2
     assert "Read-only file system" in one_line(done.err)

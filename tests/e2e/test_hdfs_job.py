@@ -4,7 +4,6 @@ back from there."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,14 @@ from tests.e2e.daemons import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
-PAUSE_S = 20.0
+EVERY = 10
 DEADLINE_S = 90.0
 
 
 def submit(cluster: LocalCluster, text: Path, store: str, steps: int) -> Callable[[], dict[str, Any]]:
     settings = {
         "model.layers": 2, "model.d_model": 64, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0,
-        "data.cache_dir": text.parent / "cache", "checkpoint.every": 10, "checkpoint.store": store,
+        "data.cache_dir": text.parent / "cache", "checkpoint.every": EVERY, "checkpoint.store": store,
         "checkpoint.timeout_s": 3,
     }  # fmt: skip
     args = ["--data", str(text), "--dp", "2", "--steps", str(steps)]
@@ -69,15 +68,12 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
 
         hdfs.stop_namenode()
         try:
-            since, slowest, last = time.monotonic(), 0.0, (job()["step"], time.monotonic())
-            while time.monotonic() < since + PAUSE_S:
-                time.sleep(0.1)
-                step, now = job()["step"], time.monotonic()
-                if step > last[0]:
-                    last = (step, now)
-                slowest = max(slowest, now - last[1])
-            assert slowest < 5.0, f"training stood still for {slowest:.1f} s"
+            before = job()["step"]
             wait_for(lambda: any("checkpoint" in line for line in reported(cluster)), 60, lambda: reported(cluster))
+            # Had it waited for the store, it would have come to the next checkpoint and no further.
+            reached = job()["step"]
+            assert reached > before + 2 * EVERY
+            wait_for(lambda: job()["step"] > reached + 2 * EVERY, DEADLINE_S, job)
             assert of_the_store(cluster) == ["open"]  # one, whatever was tried meanwhile
         finally:
             hdfs.go_on_namenode()

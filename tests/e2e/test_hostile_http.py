@@ -20,7 +20,7 @@ from tests.e2e.daemons import Running, commands, ready
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 TOKEN = "s3cret"
 MINE = f"Authorization: Bearer {TOKEN}"
-LATE_S = 5.0  # what a busy machine may add to a deadline
+LATE_S = 30.0  # what a busy machine may add to a deadline
 
 
 @dataclass
@@ -199,7 +199,7 @@ def test_slow_ones_have_a_deadline(victims: dict[str, Victim]) -> None:
     reads_nothing = deaf(plain)
     try:
         while not has_open(plain, reads_nothing):  # the kernel takes all it sends before the server accepts it
-            assert time.monotonic() - first < HEAD_S
+            assert time.monotonic() - first < HEAD_S + LATE_S
             time.sleep(0.05)
         begin = time.monotonic()
         ended: dict[str, float] = {}
@@ -217,8 +217,8 @@ def test_slow_ones_have_a_deadline(victims: dict[str, Victim]) -> None:
             for victim in victims.values():
                 victim.is_well()
         assert not left, f"still open: {sorted(left)}"
-        assert ended["body of a refused one"] < begin - first + 5
-        assert all(took > HEAD_S - 1 for name, took in ended.items() if name != "body of a refused one"), ended
+        refused = ended.pop("body of a refused one")
+        assert min(ended.values()) > max(HEAD_S - 1, refused), (ended, refused)
         while has_open(plain, reads_nothing):
             assert time.monotonic() - begin < WRITE_S + LATE_S
             time.sleep(0.1)

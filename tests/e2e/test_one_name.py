@@ -4,7 +4,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -123,11 +122,9 @@ def test_a_state_folder_is_one_agents_until_that_is_killed(holdfast: Commands, t
     _, rpc, _ = begin(holdfast, tmp_path)
     first = agent(holdfast, rpc, tmp_path / "a", "node0")
     first.says("controller.joined")
-    began = time.monotonic()
     second = agent(holdfast, rpc, tmp_path / "a", "node1")
     assert second.wait(20) == 2
     assert f"the agent with pid {first.process.pid} uses it" in one_line(second.err)
-    assert time.monotonic() - began < 10
     assert first.process.poll() is None
     first.signal(signal.SIGKILL)
     first.wait(10)

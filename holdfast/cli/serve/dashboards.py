@@ -13,6 +13,8 @@ from holdfast.cli.common.extras import needs
 from holdfast.cli.common.options import Json
 from holdfast.cli.common.usage import example
 
+_LONGEST_URL = 2000
+
 app = typer.Typer(no_args_is_help=True, help="Dashboards, rules and routing for Grafana, Prometheus and Alertmanager.")
 
 
@@ -64,6 +66,9 @@ def export(
     for flag, url in (("--prometheus", prometheus), ("--webhook", webhook), ("--page-url", page_url or "http://")):
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{flag} must be a URL that begins with http:// or https://, not {url!r}")
+    for flag, url in (("--docs-url", docs_url), ("--page-url", page_url)):
+        if len(url) > _LONGEST_URL:  # written into each of many alerts and panels
+            raise UsageError(f"{flag} must have {_LONGEST_URL} characters at most, not {len(url)}")
     for flag, file in (("--tls-ca", tls_ca), ("--api-token-file", api_token_file)):
         if file and not re.fullmatch(r"(/[\w.@+-]+)+", file):
             raise UsageError(f"{flag} must be an absolute path on Prometheus' machine, without spaces, not {file!r}")

@@ -124,11 +124,7 @@ def survive(folder: Path, seed: int, kills: int) -> None:
         life.close()
 
 
-def test_a_few_kills(tmp_path: Path) -> None:
-    survive(tmp_path, seed=1, kills=5)
-
-
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [11, 12])
 def test_many_kills(tmp_path: Path, seed: int) -> None:
-    survive(tmp_path, seed, kills=25)
+    """Of worker, daemon or both, each some times. HOLDFAST_KILLS=500 looks for what is rare."""
+    survive(tmp_path, seed, kills=int(os.environ.get("HOLDFAST_KILLS", "9")))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from jobs import assert_step, layout_of, restore_all, save_all
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.calm]
 TWO = layout_of(2)
 BIG = layout_of(2, {"w": GlobalTensor("w", (3000, 1100), "F32"), "b": GlobalTensor("b", (700,), "F64")})
 _names = itertools.count()
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["hdfs", "webhdfs"])
@@ -34,6 +36,17 @@ def store(request: pytest.FixtureRequest, hdfs: HdfsCluster) -> Store:
     """A store of this test's own, by each protocol."""
     base = hdfs.url if request.param == "hdfs" else hdfs.web_url
     return open_store(f"{base}/test-{next(_names)}/check points", timeout_s=25)
+
+
+@pytest.fixture
+def both(hdfs: HdfsCluster) -> list[Store]:
+    """A store by each protocol, for what happens to HDFS only once."""
+    return [open_store(f"{base}/test-{next(_names)}", timeout_s=25) for base in (hdfs.url, hdfs.web_url)]
+
+
+def at_once(work: Callable[[Store], T], stores: list[Store]) -> list[T]:
+    with ThreadPoolExecutor(len(stores)) as threads:
+        return list(threads.map(work, stores))
 
 
 @pytest.fixture
@@ -46,10 +59,10 @@ def steps(store: Store) -> list[int]:
 
 
 class Striking:
-    """A store; something happens to HDFS while part 1 is on its way."""
+    """A store; something happens to HDFS while its parts are on their way."""
 
-    def __init__(self, inner: Store, strike: threading.Event) -> None:
-        self._inner, self._strike = inner, strike
+    def __init__(self, inner: Store, is_on_its_way: threading.Event, happened: threading.Event) -> None:
+        self._inner, self._is_on_its_way, self._happened = inner, is_on_its_way, happened
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -58,8 +71,8 @@ class Striking:
         def pieces() -> Iterator[memoryview]:
             for number, piece in enumerate(p for whole in content() for p in _mib(whole)):
                 if number == 3:
-                    self._strike.set()
-                    time.sleep(0.5)
+                    self._is_on_its_way.set()
+                    assert self._happened.wait(60)
                 yield piece
 
         self._inner.create(path, pieces if "part" in path else content)
@@ -207,99 +220,116 @@ def test_a_run_that_was_asleep_cannot_commit(store: Store, at: int) -> None:
     assert steps(store) == [10]
 
 
-def test_a_datanode_that_dies_during_the_upload_costs_nothing(hdfs: HdfsCluster, store: Store) -> None:
-    fence = claim(store, "job", 0)
-    save_all(store, fence, 1, BIG)
-    strike = threading.Event()
+def test_a_datanode_that_dies_during_the_upload_costs_nothing(hdfs: HdfsCluster, both: list[Store]) -> None:
+    fences = {store.url: claim(store, "job", 0) for store in both}
+    for store in both:
+        assert [one.reason for one in save_all(store, fences[store.url], 1, BIG)] == ["", ""]
+    on_their_way, happened = {store.url: threading.Event() for store in both}, threading.Event()
 
     def kill() -> None:
-        strike.wait(60)
+        for event in on_their_way.values():
+            event.wait(60)
         hdfs.datanodes[1].kill()
         hdfs.datanodes[1].wait()
+        happened.set()
+
+    def save(store: Store) -> list[str]:
+        struck = Striking(store, on_their_way[store.url], happened)
+        saved = save_all(store, fences[store.url], 2, BIG, store_of=lambda rank: struck)  # type: ignore[arg-type, return-value]
+        return [one.reason for one in saved]
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        saved = save_all(store, fence, 2, BIG, store_of=lambda rank: Striking(store, strike))  # type: ignore[arg-type, return-value]
-        killer.join()
-        assert [one.reason for one in saved] == ["", ""]
-        assert steps(store) == [2, 1]
-        for step in (1, 2):
-            assert verify(store.url, step) == []
-        assert_step(restore_all(store, BIG)[0], 2, BIG)
+        assert at_once(save, both) == [["", ""]] * 2
+        assert all(event.is_set() for event in on_their_way.values())
+        for store in both:
+            assert steps(store) == [2, 1]
+            for step in (1, 2):
+                assert verify(store.url, step) == []
+            assert_step(restore_all(store, BIG)[0], 2, BIG)
     finally:
-        strike.set()
+        for event in on_their_way.values():
+            event.set()
         killer.join()
         hdfs.datanodes[1] = hdfs.start_datanode(f"again{next(_names)}")
         hdfs.wait_for(2)
 
 
-def test_a_namenode_that_stops_for_20_s_is_waited_for(hdfs: HdfsCluster, native: Store) -> None:
+def test_a_namenode_that_stops_for_a_while_is_waited_for(hdfs: HdfsCluster, native: Store) -> None:
     fence = claim(native, "job", 0)
     save_all(native, fence, 1, TWO)
     hdfs.stop_namenode()
-    timer = threading.Timer(20, hdfs.go_on_namenode)
+    goes_on = threading.Event()
+
+    def go_on() -> None:
+        goes_on.set()
+        hdfs.go_on_namenode()
+
+    timer = threading.Timer(6, go_on)
     timer.start()
     try:
-        begun = time.monotonic()
         assert [one.reason for one in save_all(native, fence, 2, TWO)] == ["", ""]
-        assert time.monotonic() - begun > 15
+        assert goes_on.is_set()
     finally:
         timer.join()
     assert steps(native) == [2, 1]
     assert_step(restore_all(native, TWO)[0], 2, TWO)
 
 
-def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(hdfs: HdfsCluster, store: Store) -> None:
-    fence = claim(store, "job", 0)
-    save_all(store, fence, 1, TWO)
-    short = open_store(store.url, timeout_s=2)
+def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(hdfs: HdfsCluster, both: list[Store]) -> None:
+    fences = {store.url: claim(store, "job", 0) for store in both}
+    at_once(lambda store: save_all(store, fences[store.url], 1, TWO), both)
     hdfs.stop_namenode()
     try:
-        begun = time.monotonic()
-        saved = save_all(short, fence, 2, TWO)
-        assert time.monotonic() - begun < 60
+        found = at_once(lambda store: save_all(open_store(store.url, timeout_s=1), fences[store.url], 2, TWO), both)
     finally:
         hdfs.go_on_namenode()
-    assert [one.ok for one in saved] == [False, False]
-    assert "\n" not in saved[0].reason
-    assert saved[0].reason.startswith("part-00000.safetensors: ")
-    assert [one.ok for one in save_all(store, fence, 3, TWO)] == [True, True]
-    assert steps(store) == [3, 1]
-    assert_step(restore_all(store, TWO)[0], 3, TWO)
+    for saved, store in zip(found, both, strict=True):
+        assert [one.ok for one in saved] == [False, False]
+        assert "\n" not in saved[0].reason
+        assert saved[0].reason.startswith("part-00000.safetensors: ")
+        assert [one.ok for one in save_all(store, fences[store.url], 3, TWO)] == [True, True]
+        assert steps(store) == [3, 1]
+        assert_step(restore_all(store, TWO)[0], 3, TWO)
 
 
-def test_safe_mode_costs_one_checkpoint(hdfs: HdfsCluster, store: Store) -> None:
-    fence = claim(store, "job", 0)
-    save_all(store, fence, 1, TWO)
-    short = open_store(store.url, timeout_s=2)
+def test_safe_mode_costs_one_checkpoint(hdfs: HdfsCluster, both: list[Store]) -> None:
+    fences = {store.url: claim(store, "job", 0) for store in both}
+    at_once(lambda store: save_all(store, fences[store.url], 1, TWO), both)
     hdfs.admin("-safemode", "enter")
     try:
-        saved = save_all(short, fence, 2, TWO)
-        assert not saved[0].ok
-        assert "safe mode" in saved[0].reason
-        assert saved[0].last_good == 1
-        assert_step(restore_all(short, TWO)[0], 1, TWO)
+        short = [open_store(store.url, timeout_s=3) for store in both]
+        for saved in at_once(lambda store: save_all(store, fences[store.url], 2, TWO), short):
+            assert not saved[0].ok
+            assert "safe mode" in saved[0].reason
+            assert saved[0].last_good == 1
+        for store in both:
+            assert_step(restore_all(store, TWO)[0], 1, TWO)
     finally:
         hdfs.admin("-safemode", "leave")
-    assert save_all(store, fence, 3, TWO)[0].ok
-    assert steps(store) == [3, 1]
+    for store in both:
+        assert save_all(store, fences[store.url], 3, TWO)[0].ok
+        assert steps(store) == [3, 1]
 
 
-def test_a_full_disk_costs_one_checkpoint(hdfs: HdfsCluster, store: Store) -> None:
-    fence = claim(store, "job", 0)
-    assert save_all(store, fence, 1, TWO)[0].ok
-    folder = "/" + store.url.split("/")[3]
-    hdfs.admin("-setSpaceQuota", "8m", folder)
-    saved = save_all(store, fence, 2, BIG)
-    assert not saved[0].ok
-    assert "quota" in saved[0].reason
-    assert "\n" not in saved[0].reason
-    assert saved[0].last_good == 1
-    hdfs.admin("-clrSpaceQuota", folder)
-    assert save_all(store, fence, 3, BIG, number=9)[0].ok
-    assert steps(store) == [3, 1]
-    assert verify(store.url, 1) == verify(store.url, 3) == []
+def test_a_full_disk_costs_one_checkpoint(hdfs: HdfsCluster, both: list[Store]) -> None:
+    fences = {store.url: claim(store, "job", 0) for store in both}
+    folders = ["/" + store.url.split("/")[3] for store in both]
+    for store in both:
+        assert save_all(store, fences[store.url], 1, TWO)[0].ok
+    hdfs.admin("-setSpaceQuota", "8m", *folders)
+    for store in both:
+        saved = save_all(store, fences[store.url], 2, BIG)
+        assert not saved[0].ok
+        assert "quota" in saved[0].reason
+        assert "\n" not in saved[0].reason
+        assert saved[0].last_good == 1
+    hdfs.admin("-clrSpaceQuota", *folders)
+    for store in both:
+        assert save_all(store, fences[store.url], 3, BIG, number=9)[0].ok
+        assert steps(store) == [3, 1]
+        assert verify(store.url, 1) == verify(store.url, 3) == []
 
 
 def test_a_rename_whose_answer_is_lost_is_a_commit(store: Store) -> None:

@@ -138,9 +138,7 @@ def test_writing_keeps_to_its_rate(tmp_path: Path) -> None:
     assert store.size("x") == 50_000_000
     assert now[0] - 100 == pytest.approx(5.0, abs=0.25)
     free = Throttled(FileStore(tmp_path), 0, sleep=lambda s: pytest.fail("it waited"))
-    begun = time.monotonic()
     free.create("y", lambda: [bytes(1000)])
-    assert time.monotonic() - begun < 5
 
 
 def test_an_idle_time_is_not_saved_up() -> None:

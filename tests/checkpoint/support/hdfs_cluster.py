@@ -179,7 +179,7 @@ class HdfsCluster:
         assert process.returncode == 0, (words, out)
         return out.decode()
 
-    def wait_for(self, datanodes: int, timeout_s: float = 90.0) -> None:
+    def wait_for(self, datanodes: int, timeout_s: float = 240.0) -> None:
         """Until so many DataNodes live and the NameNode lets write."""
         from hdfs_native import Client, WriteOptions
 

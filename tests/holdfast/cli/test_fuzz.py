@@ -1,6 +1,6 @@
 """Every option of every command with invalid values: one line, exit code 2, no traceback, in seconds.
 
-The commands run in children that a fork server starts (`fuzz_warm`), hundreds in half a minute. What is tried is in
+The commands run in children that a fork server starts (`fuzz_warm`), a thousand in a minute. What is tried is in
 `fuzz_values`, on what in `fuzz_cases`. HOLDFAST_FUZZ=all checks every value on every option: ten minutes.
 """
 
@@ -55,7 +55,9 @@ def _answers(
     fake = FakeController()
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     own = {_MARK: str(os.getpid()), "HOLDFAST_CONTROLLER": fake.address, "HOLDFAST_CONFIG": ""}
-    asked = [
+    warm = "train" if any(case.command == "train" for case in chosen) else "status"
+    asked: list[Json] = [{"warm": [warm, "--no-such-option"]}]
+    asked += [
         {
             "id": number, "argv": case.argv, "cwd": str(folder / str(number)), "env": env,
             "stubs": _STUBS.get(case.command, []),
@@ -94,7 +96,7 @@ def complaints(case: Case, answer: Json) -> list[str]:
     if _RAW.search(err) or _RAW.search(answer["out"]):
         wrong.append("control characters reach the terminal")
     if answer["seconds"] > LIMIT_S:
-        wrong.append(f"took {answer['seconds']:.1f} s")
+        wrong.append(f"took {answer['seconds']:.1f} s of processor time")
     if answer["left"]:
         wrong.append(f"left {answer['left'][:3]} behind")
     return [f"{case.name}: {what}: {err[-600:]}" for what in wrong]

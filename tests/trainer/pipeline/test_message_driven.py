@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from forked import Zygote
 
+from holdfast.plan.plan import Action, Op
 from holdfast.trainer.__main__ import parse
+from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
 from tests.trainer.run.test_equality import compare, mesh
@@ -32,6 +37,29 @@ def late(
     assert done["exits"] == [0] * (shape[0] * shape[1])
     results: list[Any] = done["results"]
     return results
+
+
+@pytest.mark.parametrize(
+    ("forwards", "backwards", "here", "expected"),
+    [
+        (6, 8, {(Op.RECV_FORWARD, 2), (Op.RECV_BACKWARD, 0)}, Op.BACKWARD),  # it frees activations
+        (6, 8, {(Op.RECV_FORWARD, 2)}, Op.FORWARD),
+        (6, 8, {(Op.RECV_FORWARD, 3), (Op.RECV_BACKWARD, 1)}, None),  # each kind in its order
+        (6, 6, {(Op.RECV_FORWARD, 2), (Op.RECV_BACKWARD, 2)}, Op.FORWARD),  # nothing is under way to go back
+        (0, 1, {(Op.RECV_BACKWARD, 7)}, Op.BACKWARD),
+    ],
+)
+def test_of_what_is_ready_a_backward_goes_first(
+    forwards: int, backwards: int, here: set[tuple[Op, int]], expected: Op | None
+) -> None:
+    """A stage in the middle, which has so many of eight micro-batches left of each kind."""
+    one = MessageDrivenExecutor.__new__(MessageDrivenExecutor)
+    one._stage, one._here, one.limit = SimpleNamespace(is_first=False, is_last=False), here, 8  # type: ignore[assignment]
+    left = {
+        op: deque((Action(op, 1, m), list[Callable[[], object]]()) for m in range(8 - count, 8))
+        for op, count in ((Op.FORWARD, forwards), (Op.BACKWARD, backwards))
+    }
+    assert one._choose(left) is expected
 
 
 def test_it_equals_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:

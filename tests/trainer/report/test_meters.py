@@ -102,7 +102,7 @@ def test_the_parts_of_a_step_are_no_more_than_the_step(zygote: Zygote, tiny: lis
     done = zygote.run("command", 2, tmp_path / "run", args={"argv": argv})
     assert [result["code"] for result in done["results"]] == [0, 0]
     for line in map(json.loads, metrics.read_text().splitlines()):
-        assert 0.2 * line["seconds"] < sum(line["parts_s"].values()) <= line["seconds"]
+        assert 0 < sum(line["parts_s"].values()) <= line["seconds"]
         assert all(line["parts_s"][part] > 0 for part in ("compute", "bubble", "data", "optimizer"))
         assert (line["mfu"], line["hfu"]) == (None, None)
         assert line["memory_bytes"] > 1 << 20

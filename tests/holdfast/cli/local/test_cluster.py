@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,8 +74,7 @@ def test_a_stopped_daemon_still_ends(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, command=FAKE, env=ENV) as cluster:
         pid = cluster.pids()["node0"]
         os.kill(pid, signal.SIGSTOP)
-        begin = time.monotonic()
-    assert time.monotonic() - begin < 10  # the grace, after which it would have been killed
+    assert cluster._daemons[1].code == 0  # not killed, as after the grace
     assert not alive(pid)
 
 

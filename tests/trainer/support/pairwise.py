@@ -25,20 +25,24 @@ def wanted(axes: Mapping[str, Sequence[Any]], possible: Callable[[Mapping[str, A
 
 
 def cover(
-    axes: Mapping[str, Sequence[Any]], possible: Callable[[Mapping[str, Any]], bool] = lambda case: True
+    axes: Mapping[str, Sequence[Any]],
+    possible: Callable[[Mapping[str, Any]], bool] = lambda case: True,
+    matters: Callable[[Pair], bool] = lambda pair: True,
+    cost: Callable[[Mapping[str, Any]], float] = lambda case: 1.0,
 ) -> list[dict[str, Any]]:
     """Cases in which every value of every axis meets every value of every other one. Greedy, always alike.
 
-    `possible` says of some of an axis' values each whether a case can have them all.
+    `possible` says of some of an axis' values each whether a case can have them all, `matters` of a pair whether it has
+    to be met; of cases that meet as many new pairs for their `cost`, the first is taken.
     """
-    missing = wanted(axes, possible)
+    missing = {pair for pair in wanted(axes, possible) if matters(pair)}
     cases = []
     while missing:
         case: dict[str, Any] = dict(min(missing, key=repr))
         for axis in axes:
             if axis not in case:
                 values = [value for value in axes[axis] if possible(case | {axis: value})]
-                case[axis] = max(values, key=lambda v: len(pairs_of(case | {axis: v}) & missing))
+                case[axis] = max(values, key=lambda v: len(pairs_of(case | {axis: v}) & missing) / cost(case | {axis: v}))
         missing -= pairs_of(case)
         cases.append(case)
     return cases

@@ -44,6 +44,12 @@ def small(text: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--data", str(text), *(word for k, v in settings.items() for word in ("--set", f"{k}={v}"))]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def traced_once(zygote: Zygote) -> None:
+    """In the fork server, for all ranks."""
+    zygote.imported("traced_once")
+
+
 @functools.cache  # of many tests that differ in how the job is laid out only
 def alone(config: Config) -> tuple[dict[str, torch.Tensor], list[float]]:
     """The module in a loop of ten lines: gradients of the first step, and losses of all."""

@@ -28,12 +28,11 @@ def cover(
     axes: Mapping[str, Sequence[Any]],
     possible: Callable[[Mapping[str, Any]], bool] = lambda case: True,
     matters: Callable[[Pair], bool] = lambda pair: True,
-    cost: Callable[[Mapping[str, Any]], float] = lambda case: 1.0,
 ) -> list[dict[str, Any]]:
     """Cases in which every value of every axis meets every value of every other one. Greedy, always alike.
 
     `possible` says of some of an axis' values each whether a case can have them all, `matters` of a pair whether it has
-    to be met; of cases that meet as many new pairs for their `cost`, the first is taken.
+    to be met.
     """
     missing = {pair for pair in wanted(axes, possible) if matters(pair)}
     cases = []
@@ -42,7 +41,7 @@ def cover(
         for axis in axes:
             if axis not in case:
                 values = [value for value in axes[axis] if possible(case | {axis: value})]
-                case[axis] = max(values, key=lambda v: len(pairs_of(case | {axis: v}) & missing) / cost(case | {axis: v}))
+                case[axis] = max(values, key=lambda v: len(pairs_of(case | {axis: v}) & missing))
         missing -= pairs_of(case)
         cases.append(case)
     return cases

@@ -39,10 +39,7 @@ LAYOUTS = {
     "pp-interleaved": (2, ["parallel.pp=2", "parallel.schedule=interleaved"]),
     "pp-chimera": (2, ["parallel.pp=2", "parallel.schedule=chimera"]),
     "pp-chimera-zero0": (2, ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=0"]),
-    "pp-chimera-dp-zero2": (
-        4,
-        ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=2", "train.micro_batches=8"],
-    ),
+    "pp-chimera-dp-zero2": (4, ["parallel.pp=2", "parallel.schedule=chimera", "parallel.zero=2"]),
     "pp-zbv": (2, ["parallel.pp=2", "parallel.schedule=zbv"]),
     "pp-tied": (2, ["parallel.pp=2", "model.tied=true"]),
     **{f"zero-{zero}": (2, [f"parallel.zero={zero}"]) for zero in range(4)},
@@ -62,7 +59,9 @@ FAST = ("host", "pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
 )
 def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     world, settings = LAYOUTS[name]
-    argv = [*tiny, *(word for setting in [*SMALL, *settings] for word in ("--set", setting))]
+    # Gradients whose sum is late have to be few beside the others.
+    small = [] if name.startswith(("zero-2", "pp-chimera-dp-zero2")) else SMALL
+    argv = [*tiny, *(word for setting in [*small, *settings] for word in ("--set", setting))]
     # It is the same on every rank, and here what layers save is counted once for all cases that are alike in it.
     config, vocab = parse(argv), vocab_of("bytes")
     ranks = expect(config, plan(config, world, vocab), vocab, "cpu").ranks

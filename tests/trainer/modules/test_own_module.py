@@ -140,6 +140,7 @@ def test_recomputed_stages_draw_the_same_numbers(zygote: Zygote, small: list[str
 @pytest.mark.aside
 def test_a_model_of_hugging_face_equals_one_process(zygote: Zygote, small: list[str], tmp_path: Path) -> None:
     pytest.importorskip("transformers")
+    zygote.imported("transformers.models.llama.modeling_llama")
     argv = [*small, "--model", f"{MODELS}:llama", "--pp", "2", "--set", "train.dtype=float32"]
     compare(zygote, argv, tmp_path, 2, 1e-6)
 

@@ -62,7 +62,7 @@ OPTIMIZER = {
 }
 MEMORY = {
     "whole": [],
-    "activations": ["train.activations=host", "train.activation_bytes=400000"],
+    "activations": ["train.activations=host"],
     "chunks": ["memory.policy=chunks", "memory.device_bytes=3000000"],
 }
 
@@ -81,6 +81,7 @@ def settings(case: Mapping[str, Any]) -> list[str]:
         f"parallel.sequence={case.get('sequence', 'false')}",
         *OPTIMIZER[case.get("optimizer", "adamw")],
         *MEMORY[case.get("memory", "whole")],
+        f"train.activation_bytes={400_000 * one.parts if case.get('memory') == 'activations' else 0}",
         f"model.block={case.get('block', 'parallel')}",
         f"model.mlp={case.get('mlp', 'gelu')}",
         f"model.window={case.get('window', 0)}",

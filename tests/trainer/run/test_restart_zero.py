@@ -1,4 +1,4 @@
-"""A restart changes nothing whatever replicas share out, in every schedule, with batches read ahead by one loader."""
+"""A restart changes nothing whatever replicas share out, in every schedule, with batches read ahead."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,18 +61,35 @@ def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from panel.get("panels") or ([panel] if panel.get("targets") else [])
 
 
-def page_of(browser: Browser, url: str, look: str, picture: Path | None) -> str:
-    """The health panel of the page; a picture of the whole first screen where one is wanted."""
+def page_texts(browser: Browser, url: str, looks: Sequence[str]) -> dict[str, str]:
+    """By look, the health panel of one page that is given one look after the other."""
+    found = {}
+    with opened(browser, url, looks[0]) as page:
+        for look in looks:
+            width, height, theme, _ = LOOKS[look]
+            page.set_viewport_size({"width": width, "height": height})
+            page.emulate_media(color_scheme=theme)
+            found[look] = page.locator("#health").inner_text()
+    return found
+
+
+def page_picture(browser: Browser, url: str, look: str, place: Path) -> None:
+    """Of the whole first screen."""
+    with opened(browser, url, look) as page:
+        still(page)
+        page.screenshot(path=str(place))
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, url: str, look: str) -> Iterator[Page]:
+    """The page, once it shows the job."""
     with watching(browser, *LOOKS[look]) as watched:
         page = watched.page
         page.goto(url)
         expect(page.locator("#connection")).to_have_text("live")
         expect(page.locator("#health-sentence")).not_to_have_text("Connecting…")
         expect(page.locator("#figures div").first).to_be_visible()
-        if picture is not None:
-            still(page)
-            page.screenshot(path=str(picture))
-        return page.locator("#health").inner_text()
+        yield page
 
 
 def still(page: Page) -> None:

@@ -13,7 +13,7 @@ from holdfast.controller.health.judge import NOTHING
 from tests.browser import chromium, watching
 from tests.gallery.album import folder_of
 from tests.gallery.situations import BY_NAME, SITUATIONS, Situation
-from tests.gallery.surfaces import LOOKS, grafana, page_of, plain, terminal
+from tests.gallery.surfaces import LOOKS, grafana, page_picture, page_texts, plain, terminal
 
 ALBUM = os.environ.get("HOLDFAST_GALLERY", "")
 """Folder for the pictures and texts; empty: none are made."""
@@ -55,12 +55,10 @@ def test_all_surfaces_say_the_same(
         job = httpx.get(f"{url}/api/v1/job").json()
         health = job["health"]
         texts = {f"terminal {columns}": terminal(url, columns, monkeypatch) for columns in (80, 200)}
-        if ALBUM:
-            page_of(browser, url, "small", album(situation, "small.jpg"))
-        texts |= {
-            f"page {look}": page_of(browser, url, look, album(situation, f"{look}.png"))
-            for look in ("light", "dark", "phone")
-        }
+        texts |= {f"page {look}": text for look, text in page_texts(browser, url, ("light", "dark", "phone")).items()}
+        for look in LOOKS:
+            if (place := album(situation, f"{look}.{'jpg' if look == 'small' else 'png'}")) is not None:
+                page_picture(browser, url, look, place)
         board = grafana(url, job["name"])
     assert health["condition"] == situation.condition
     assert board == situation.condition
@@ -87,7 +85,7 @@ def test_a_lost_controller_is_called_that_on_page_and_terminal(
 ) -> None:
     situation = BY_NAME["controller lost"]
     texts = {}
-    for look in ("light", "dark", "phone", "small"):
+    for look in LOOKS if ALBUM else ("light", "phone"):  # neither colours nor scale change a word
         scene = situation.build(tmp_path / look)
         with watching(browser, *LOOKS[look]) as watched:
             page = watched.page

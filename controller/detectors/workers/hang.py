@@ -9,6 +9,7 @@ reported, and ended at a limit only (`controller.hang.pauses`).
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from itertools import islice
 
@@ -62,7 +63,7 @@ class HangDetector:
             return []
         # Judge by what was reported when it was: silence since then is the node's, and another detector's.
         fresh = alive & (now.mono - ranks.seen_at < 1.0 + 2 * ranks.period)
-        median = float(np.median(steps)) if len(steps) >= 3 else math.nan
+        median = statistics.median(steps) if len(steps) >= 3 else math.nan
         found = self._lifeless(ranks, fresh, median, steps, now)
         if found or not fresh[alive].all():
             return found
@@ -78,7 +79,7 @@ class HangDetector:
         if len(steps) < 3:
             limit = min(_STACKS_START, self.options.hang_limit_start, self.options.stuck_limit)
         else:
-            limit = max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:]))
+            limit = max(0.8 * statistics.median(steps) + 0.3, 1.2 * max(steps[-50:]))
         if not float(still.min()) > limit:  # nor for one that never reported
             return None
         return float((ranks.seen_at[running] - still).max())
@@ -89,8 +90,14 @@ class HangDetector:
         self, ranks: RankTable, fresh: np.ndarray, median: float, steps: list[float], now: Instant
     ) -> list[Finding]:
         o = self.options
-        training = fresh & (ranks.phase == _TRAIN)
         idle, silent_for = ranks.seen_at - ranks.progress_at, ranks.seen_at - ranks.tick_at
+        # Below the least limit of all nobody is suspect: so ends nearly every tick of every job.
+        least = o.hang_limit_start
+        if not math.isnan(median):
+            least = min(least, o.hang_steps * median + _STOPPED * o.hang_floor)
+        if not (fresh & (idle > least)).any():
+            return []
+        training = fresh & (ranks.phase == _TRAIN)
         # Imports and compilers hold the lock for long.
         limit, limit_stopped = np.full(ranks.world, o.hang_limit_start), np.full(ranks.world, o.hang_limit_start)
         if not math.isnan(median):
@@ -102,7 +109,7 @@ class HangDetector:
         slack = np.zeros(ranks.world)
         if not math.isnan(median):
             # As long as recent steps were as long, a call that holds the GIL is not suspicious.
-            usual = (1 + o.hang_steps / 10) * float(np.quantile(steps, 0.9))
+            usual = (1 + o.hang_steps / 10) * statistics.quantiles(steps, n=10, method="inclusive")[-1]
             slack[training] = max(0.0, usual - o.hang_steps * median)
         stopped = fresh & ranks.stopped & (idle > limit_stopped)
         limit = np.where(stopped, limit_stopped, limit)

@@ -22,7 +22,7 @@ def test_whatever_happens_training_goes_on_or_an_alert_is_sent(faults: list[tupl
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)  # others in each run
 @given(FAULTS)
 def test_whatever_else_happens_training_goes_on_or_an_alert_is_sent(faults: list[tuple[str, int, float]]) -> None:
     trains_or_reports(faults)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from forked import Zygote
 
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.memory.expected import expect
+from holdfast.trainer.settings.layout import plan, vocab_of
+
+LAYERS = 4
+SMALL = [f"model.layers={LAYERS}", "train.micro_batches=4"]
 # What nobody holds is expected to be nothing; FSDP's own and the optimizer's count of steps are small.
 LAYOUTS = {
     "alone": (1, []),
@@ -24,8 +31,8 @@ LAYOUTS = {
     "tp-sequence": (2, ["parallel.tp=2", "parallel.sequence=true", "parallel.shard_vocabulary=true"]),
     "tp-sub-batches": (2, ["parallel.tp=2", "parallel.sub_batches=2", "train.micro_batch_size=2"]),
     "pp": (2, ["parallel.pp=2"]),
-    # Of a micro-batch the first stage saves 150 kB, of which two would be under way, and the second 168 kB.
-    "pp-host": (2, ["parallel.pp=2", "train.activations=host", "train.activation_bytes=200000"]),
+    # Of a micro-batch the first stage saves 75 kB, of which two would be under way, and the second 93 kB.
+    "pp-host": (2, ["parallel.pp=2", "train.activations=host", "train.activation_bytes=110000"]),
     "pp-cell": (2, ["parallel.pp=2", "train.recompute=cell"]),
     "pp-stage-aware": (2, ["parallel.pp=2", "train.recompute=stage-aware"]),
     "pp-mixed": (2, ["parallel.pp=2", "train.recompute=full,none"]),
@@ -52,17 +59,22 @@ FAST = ("host", "pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
 )
 def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     world, settings = LAYOUTS[name]
-    argv = [*tiny, *(word for setting in settings for word in ("--set", setting))]
-    done = zygote.run("gauging:both", world, tmp_path, args={"argv": argv})
+    # Gradients whose sum is late have to be few beside the others.
+    small = [] if name.startswith(("zero-2", "pp-chimera-dp-zero2")) else SMALL
+    argv = [*tiny, *(word for setting in [*small, *settings] for word in ("--set", setting))]
+    # It is the same on every rank, and here what layers save is counted once for all cases that are alike in it.
+    config, vocab = parse(argv), vocab_of("bytes")
+    ranks = expect(config, plan(config, world, vocab), vocab, "cpu").ranks
+    done = zygote.run("gauging:held", world, tmp_path, args={"argv": argv})
     assert done["exits"] == [0] * world
     for rank, found in enumerate(done["results"]):
-        expected, measured = found["expected"], found["measured"]
+        expected, measured = asdict(ranks[found["pp_rank"]]), found["measured"]
         for kind in measured:
             if kind == "gathered" and name in ("zero-3", "zero-3-bfloat16", "zero-3-last"):
                 continue  # layers are gathered and freed within an action, which is not seen
             if kind == "activations" and name == "tp-sub-batches":
-                # Each of 8 layers keeps its share of the sum (2 samples of 16 x 32), which graphs do not save.
-                expected[kind] -= 8 * 2 * 16 * 32 * 4
+                # Each layer keeps its share of the sum (2 samples of 16 x 32), which graphs do not save.
+                expected[kind] -= LAYERS * 2 * 16 * 32 * 4
             if kind == "gradients" and name.startswith(("zero-2", "pp-chimera-dp-zero2")):
                 # Sums go on beside computation: whole gradients whose sum is late are counted as buffers.
                 assert 0.95 * expected[kind] - 64 <= measured[kind] <= 1.05 * expected[kind] + expected["buffers"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import open_corpus
 from holdfast.trainer.modules.loading import find
-from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.learning_rate import learning_rate
 from tests.trainer.run.test_equality import assembled
 from tests.trainer.run.test_restart import losses, strike
@@ -42,6 +44,13 @@ def small(text: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--data", str(text), *(word for k, v in settings.items() for word in ("--set", f"{k}={v}"))]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def traced_once(zygote: Zygote) -> None:
+    """In the fork server, for all ranks."""
+    zygote.imported("traced_once")
+
+
+@functools.cache  # of many tests that differ in how the job is laid out only
 def alone(config: Config) -> tuple[dict[str, torch.Tensor], list[float]]:
     """The module in a loop of ten lines: gradients of the first step, and losses of all."""
     torch.manual_seed(config.train.seed)
@@ -74,8 +83,8 @@ def alone(config: Config) -> tuple[dict[str, torch.Tensor], list[float]]:
 
 
 def compare(zygote: Zygote, argv: list[str], folder: Path, world: int, within: float) -> list[Any]:
-    argv = [*argv, "--steps", "4"]
-    expected, plain = alone(parse(argv))
+    argv = [*argv, "--steps", "3"]
+    expected, plain = alone(replace(parse(argv), parallel=ParallelConfig()))
     done = zygote.run("gradients", world, folder, args={"argv": argv})
     assert done["exits"] == [0] * world
     grads = assembled(folder, world)
@@ -131,6 +140,7 @@ def test_recomputed_stages_draw_the_same_numbers(zygote: Zygote, small: list[str
 @pytest.mark.aside
 def test_a_model_of_hugging_face_equals_one_process(zygote: Zygote, small: list[str], tmp_path: Path) -> None:
     pytest.importorskip("transformers")
+    zygote.imported("transformers.models.llama.modeling_llama")
     argv = [*small, "--model", f"{MODELS}:llama", "--pp", "2", "--set", "train.dtype=float32"]
     compare(zygote, argv, tmp_path, 2, 1e-6)
 
@@ -147,9 +157,9 @@ def test_a_killed_job_goes_on_bit_by_bit(zygote: Zygote, small: list[str], tmp_p
 def test_a_checkpoint_goes_on_in_other_stages(zygote: Zygote, small: list[str], tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     argv = [*small, "--model", f"{MODELS}:net"]
-    whole = zygote.run("train", 1, tmp_path / "whole", args={"argv": [*argv, "--steps", "6"]})
+    whole = zygote.run("train", 1, tmp_path / "whole", args={"argv": [*argv, "--steps", "4"]})
     first = zygote.run(
-        "train", 2, tmp_path / "a", args={"argv": [*argv, "--pp", "2", "--store", store, "--steps", "3"]}
+        "train", 2, tmp_path / "a", args={"argv": [*argv, "--pp", "2", "--store", store, "--steps", "2"]}
     )
     assert first["exits"] == [0, 0]
     (_, manifest), *_ = committed(open_store(store), lambda line: None)
@@ -157,8 +167,8 @@ def test_a_checkpoint_goes_on_in_other_stages(zygote: Zygote, small: list[str], 
     module = find(f"{MODELS}:net")()
     trained = {name: tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
     assert {n: tuple(t.shape) for n, t in manifest.tensors.items() if "@" not in n} == trained
-    then = zygote.run("train", 3, tmp_path / "b", args={"argv": [*argv, "--pp", "3", "--store", store, "--steps", "6"]})
-    assert [then["results"][0]["first"], *then["exits"]] == [3, 0, 0, 0]
+    then = zygote.run("train", 3, tmp_path / "b", args={"argv": [*argv, "--pp", "3", "--store", store, "--steps", "4"]})
+    assert [then["results"][0]["first"], *then["exits"]] == [2, 0, 0, 0]
     assert [*losses(first), *losses(then)] == pytest.approx(losses(whole), rel=0, abs=1e-12)
 
 

@@ -11,6 +11,7 @@ from tests.trainer.run.test_restart import losses, strike
 
 pytestmark = pytest.mark.aside
 
+STEPS = 4
 SMALL = ["model.layers=2", "train.micro_batches=4", "model.dropout=0.1", "optim.warmup_steps=2"]
 HOST = ["optim.state=host", "optim.bucket=3001"]
 CASES = {
@@ -32,14 +33,14 @@ def words(settings: list[str]) -> list[str]:
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == FAST else pytest.mark.slow) for c in CASES])
 def test_losses_are_those_of_states_on_the_device(zygote: Zygote, tiny: list[str], tmp_path: Path, case: str) -> None:
     layout, settings = CASES[case]
-    argv = [*tiny, *layout, *words([*SMALL, *settings]), "--steps", "6"]
+    argv = [*tiny, *layout, *words([*SMALL, *settings]), "--steps", str(STEPS)]
     found = []
     for name, more in (("device", []), ("host", HOST)):
         done = zygote.run("train", 4, tmp_path / name, args={"argv": [*argv, *words(more)]})
         assert done["exits"] == [0] * 4
         found.append(losses(done))
     assert found[0] == found[1]
-    assert len(set(found[0])) == 6
+    assert len(set(found[0])) == STEPS
 
 
 @pytest.mark.parametrize(
@@ -58,12 +59,12 @@ def test_sums_beside_the_update_change_no_bit(
     settings = [*SMALL, "model.layers=4", *HOST, "parallel.zero=0", "optim.clip_norm=0", *more]
     found = []
     for pieces in (0, 1):
-        argv = [*tiny, *layout, *words([*settings, f"optim.reduce_pieces={pieces}"]), "--steps", "6"]
+        argv = [*tiny, *layout, *words([*settings, f"optim.reduce_pieces={pieces}"]), "--steps", str(STEPS)]
         done = zygote.run("train", world, tmp_path / str(pieces), args={"argv": argv})
         assert done["exits"] == [0] * world
         found.append(losses(done))
     assert found[0] == found[1]
-    assert len(set(found[0])) == 6
+    assert len(set(found[0])) == STEPS
 
 
 @pytest.mark.parametrize(

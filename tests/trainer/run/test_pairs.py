@@ -1,22 +1,23 @@
-"""Every pair of ways to lay a job over eight ranks computes, in float64, what one plain process computes."""
+"""Every pair of ways to lay a job over ranks computes, in float64, what one plain process computes."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked import Zygote
-from pairwise import cover, pairs_of, wanted
+from pairwise import Pair, cover, pairs_of, wanted
 
 from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
-from tests.trainer.run.test_equality import LAYOUTS, compare, mesh
+from tests.trainer.run.test_equality import compare, mesh
 from tests.trainer.run.test_restart import losses
 
 pytestmark = pytest.mark.aside
@@ -28,6 +29,9 @@ ZERO = {
     "3L": ["parallel.zero=3"],
     "3S": ["parallel.zero=3", "parallel.zero_unit=stage"],
 }
+LAYOUTS = [(4, 1, 1), (2, 2, 1), (2, 2, 2), (1, 4, 1), (1, 1, 4), (1, 2, 2)]
+"""A pipeline with stages in the middle, each axis beside each other one, all three, and each alone with ranks that are
+not neighbours. test_equality.py has all layouts of eight ranks."""
 # Those that forbid each other come first, in the order in which they are chosen.
 AXES: dict[str, list[Any]] = {
     "layout": LAYOUTS,
@@ -58,7 +62,7 @@ OPTIMIZER = {
 }
 MEMORY = {
     "whole": [],
-    "activations": ["train.activations=host", "train.activation_bytes=400000"],
+    "activations": ["train.activations=host"],
     "chunks": ["memory.policy=chunks", "memory.device_bytes=3000000"],
 }
 
@@ -77,6 +81,7 @@ def settings(case: Mapping[str, Any]) -> list[str]:
         f"parallel.sequence={case.get('sequence', 'false')}",
         *OPTIMIZER[case.get("optimizer", "adamw")],
         *MEMORY[case.get("memory", "whole")],
+        f"train.activation_bytes={400_000 * one.parts if case.get('memory') == 'activations' else 0}",
         f"model.block={case.get('block', 'parallel')}",
         f"model.mlp={case.get('mlp', 'gelu')}",
         f"model.window={case.get('window', 0)}",
@@ -94,7 +99,7 @@ def settings(case: Mapping[str, Any]) -> list[str]:
 def refusal(case: Mapping[str, Any]) -> str:
     """What the trainer says before it starts; empty if it starts."""
     try:
-        plan(parse(settings(case)), world=8, vocab=256)
+        plan(parse(settings(case)), world=math.prod(case["layout"]), vocab=256)
     except ConfigError as error:
         return str(error)
     return ""
@@ -144,7 +149,13 @@ def possible(case: Mapping[str, Any]) -> bool:
     return _possible(*(case.get(axis) for axis in LAID))
 
 
-CASES = cover(AXES, possible)
+def matters(pair: Pair) -> bool:
+    """Whether the two could meet in the code: lamb sees slices with their sums, whatever the order they came in."""
+    values = dict(pair)
+    return values.get("optimizer") != "lamb" or "schedule" not in values
+
+
+CASES = cover(AXES, possible, matters)
 
 
 def name(case: dict[str, Any]) -> str:
@@ -153,7 +164,8 @@ def name(case: dict[str, Any]) -> str:
 
 def test_the_cases_hold_every_pair_that_can_be() -> None:
     print(*map(name, CASES), sep="\n")
-    assert wanted(AXES, possible) <= set().union(*(pairs_of(case) for case in CASES))
+    met = set().union(*(pairs_of(case) for case in CASES))
+    assert {pair for pair in wanted(AXES, possible) if matters(pair)} <= met
     assert all(possible(case) for case in CASES)
     # Of any two values both of which are for this many ranks, only these are never together.
     assert {frozenset((x[1], y[1])) for x, y in NEVER} == {
@@ -226,15 +238,15 @@ def _alone(case: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_every_pair_equals_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, case: dict[str, Any]) -> None:
     # The loss of the last step has seen two updates; test_optimizers.py does more of them.
-    argv = [*tiny, *settings(case)]
+    argv, world = [*tiny, *settings(case)], math.prod(case["layout"])
     if case["optimizer"] == "kfac fill":
         argv = [*argv, "--steps", "3"]
         plain = ["--pp", "1", *mesh(1, 1, 1), "--set", "optim.kfac_fill=false", "--set", "parallel.schedule=1f1b"]
         one = zygote.run("train", 1, tmp_path / "one", args={"argv": [*argv, *plain, "--set", "train.recompute=none"]})
-        done = zygote.run("train", 8, tmp_path / "eight", args={"argv": argv})
-        assert done["exits"] == [0] * 8
+        done = zygote.run("train", world, tmp_path / "ranks", args={"argv": argv})
+        assert done["exits"] == [0] * world
         assert losses(done) == pytest.approx(losses(one), rel=0, abs=1e-8)
         return
     # Gradients that are summed beside the update, or where parameters were, are not there to compare.
     are_there = case["optimizer"] != "sgd pieces" and case["memory"] != "chunks"
-    compare(zygote, argv, tmp_path, steps=3, within=1e-9, task="gradients" if are_there else "train")
+    compare(zygote, argv, tmp_path, world, steps=3, within=1e-9, task="gradients" if are_there else "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,30 +24,47 @@ def strike(
     tmp_path: Path,
     victim: int,
     step: int = 5,
-    steps: int = 8,
     every: int = 3,
     world: int = 8,
-) -> None:
-    whole = zygote.run("train", world, tmp_path / "whole", args={"argv": [*argv, "--steps", str(steps)]})
-    assert whole["exits"] == [0] * world
+    undisturbed: bool = False,
+) -> list[float]:
+    """Kill a rank in `step` and start again: the steps that are repeated then have the losses that they had before.
+
+    `undisturbed`: they are those of a run without checkpoints as well. Returns the losses before the kill.
+    """
     store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", str(every)]
-    argv = [*argv, *store, "--steps", str(steps)]
     folder = tmp_path / "struck"
-    first = zygote.run("train", world, folder, args={"argv": argv, "mark": True}, kill={victim: step})
+    args = {"argv": [*argv, *store, "--steps", str(step + 3)], "mark": True}
+    first = zygote.run("train", world, folder, args=args, kill={victim: step})
     assert first["exits"][victim] == -9
     assert 0 not in first["exits"]
-    second = zygote.run("train", world, folder, args={"argv": argv}, generation=1)
+    before = struck_losses(folder, world, step)
+    # Moments are seen from the second step on.
+    resumed = step // every * every
+    assert step - resumed >= 2
+    second = zygote.run("train", world, folder, args={"argv": [*argv, *store, "--steps", str(step)]}, generation=1)
     assert second["exits"] == [0] * world
-    resumed = second["results"][0]["first"]
-    assert resumed == step // every * every
-    assert losses(second) == losses(whole)[resumed:]
+    assert second["results"][0]["first"] == resumed
+    assert losses(second) == before[resumed:]
+    if undisturbed:
+        plain = {"argv": [*argv, "--steps", str(step)]}
+        assert losses(zygote.run("train", world, tmp_path / "whole", args=plain)) == before
+    return before
+
+
+def struck_losses(folder: Path, world: int, step: int) -> list[float]:
+    """The losses of all steps before `step`, in which a rank was killed: those that every rank agrees on."""
+    found = [json.loads(f"[{(folder / f'losses-{rank}').read_text()}0]")[:step] for rank in range(world)]
+    assert all(one == found[0] for one in found)
+    assert len(set(found[0])) == step
+    return list(found[0])
 
 
 @pytest.mark.slow
 def test_kill_and_restore_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     small = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1"]
     argv = [*tiny, *small, "--pp", "2", "--dp", "2", "--tp", "2"]
-    strike(zygote, argv, tmp_path, victim=5)
+    strike(zygote, argv, tmp_path, victim=5, undisturbed=True)
 
 
 @pytest.mark.slow

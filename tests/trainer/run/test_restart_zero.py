@@ -1,4 +1,4 @@
-"""A restart changes nothing whatever replicas share out, in every schedule, with batches read ahead by one loader."""
+"""A restart changes nothing whatever replicas share out, in every schedule, with batches read ahead."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ FAST = CASES[7]
 
 
 def check(zygote: Zygote, tiny: list[str], folder: Path, zero: str, schedule: str, dtype: str) -> None:
+    # A loader is a process more, and the same to every schedule: some of them have it.
+    is_shared = dtype == "bfloat16" or (zero, schedule, dtype) == FAST
     values = [
         *ZERO[zero],
         f"parallel.schedule={schedule}",
         f"model.layers={2 * SCHEDULES[schedule].chunks}",
         f"train.dtype={dtype}",
         f"train.micro_batches={8 if schedule == 'dualpipev' else 4}",
-        *("data.loader=shared", "data.prefetch=2"),
+        *("data.prefetch=2", f"data.loader={'shared' if is_shared else 'inline'}"),
         "train.micro_batch_size=2" if SCHEDULES[schedule].parts > 1 else "model.dropout=0.1",
     ]
     argv = [*tiny, "--pp", "2", "--dp", "2", *(word for value in values for word in ("--set", value))]
@@ -79,14 +81,14 @@ def test_another_stage_goes_on_from_a_checkpoint(
     zygote: Zygote, tiny: list[str], tmp_path: Path, before: str, after: str
 ) -> None:
     small = ["model.layers=2", "train.micro_batches=4", "train.dtype=float64"]
-    store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", "3"]
+    store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", "2"]
     argv = [*tiny, "--dp", "2", *(word for value in small for word in ("--set", value)), *store]
     stages = {name: [word for value in ZERO[name] for word in ("--set", value)] for name in (before, after)}
-    whole = zygote.run("train", 2, tmp_path / "whole", args={"argv": [*argv[:-4], *stages[after], "--steps", "6"]})
-    first = zygote.run("train", 2, tmp_path / "run", args={"argv": [*argv, *stages[before], "--steps", "3"]})
+    whole = zygote.run("train", 2, tmp_path / "whole", args={"argv": [*argv[:-4], *stages[after], "--steps", "4"]})
+    first = zygote.run("train", 2, tmp_path / "run", args={"argv": [*argv, *stages[before], "--steps", "2"]})
     assert first["exits"] == [0, 0]
-    again = {"argv": [*argv, *stages[after], "--steps", "6"]}
+    again = {"argv": [*argv, *stages[after], "--steps", "4"]}
     second = zygote.run("train", 2, tmp_path / "run", args=again, generation=1)
     assert second["exits"] == [0, 0]
-    assert second["results"][0]["first"] == 3
-    assert losses(second) == pytest.approx(losses(whole)[3:], abs=1e-12)
+    assert second["results"][0]["first"] == 2
+    assert losses(second) == pytest.approx(losses(whole)[2:], abs=1e-12)

@@ -8,7 +8,7 @@ import pytest
 from forked import Zygote
 
 from tests.trainer.run.test_equality import compare
-from tests.trainer.run.test_reshard import SMALL, go_on, mesh, save
+from tests.trainer.run.test_reshard import SAVED, SMALL, STEPS, go_on, mesh, save
 from tests.trainer.run.test_restart import strike
 
 pytestmark = pytest.mark.aside
@@ -79,9 +79,9 @@ def test_a_checkpoint_of_like_sizes_goes_on_in_unlike_ones(zygote: Zygote, tiny:
 def test_a_checkpoint_of_unlike_sizes_goes_on_alone(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     argv = [*tiny, *SMALL, *unlike([2, 1]), "--steps"]
-    first = [*argv, "3", "--store", store, "--checkpoint-every", "3"]
+    first = [*argv, str(SAVED), "--store", store]
     assert zygote.run("train", 3, tmp_path / "first", args={"argv": first})["exits"] == [0] * 3
-    whole = zygote.run("train", 3, tmp_path / "whole", args={"argv": [*argv, "6"]})
+    whole = zygote.run("train", 3, tmp_path / "whole", args={"argv": [*argv, str(STEPS)]})
     assert whole["exits"] == [0] * 3
     go_on(zygote, tiny, tmp_path, (store, whole["results"][0]["losses"]), mesh(1, 1, 1), 1)
 

@@ -41,6 +41,13 @@ class Zygote:
         self._process.stdin.flush()
         return self._answer(deadline_s + 30)
 
+    def imported(self, module: str) -> None:
+        """Have the fork server import a module that lies beside it: no rank forked from then on has to."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"imported": module}) + "\n")
+        self._process.stdin.flush()
+        assert self._answer(max(60.0, RANKS_S)) == {"imported": module}
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

@@ -25,13 +25,16 @@ def wanted(axes: Mapping[str, Sequence[Any]], possible: Callable[[Mapping[str, A
 
 
 def cover(
-    axes: Mapping[str, Sequence[Any]], possible: Callable[[Mapping[str, Any]], bool] = lambda case: True
+    axes: Mapping[str, Sequence[Any]],
+    possible: Callable[[Mapping[str, Any]], bool] = lambda case: True,
+    matters: Callable[[Pair], bool] = lambda pair: True,
 ) -> list[dict[str, Any]]:
     """Cases in which every value of every axis meets every value of every other one. Greedy, always alike.
 
-    `possible` says of some of an axis' values each whether a case can have them all.
+    `possible` says of some of an axis' values each whether a case can have them all, `matters` of a pair whether it has
+    to be met.
     """
-    missing = wanted(axes, possible)
+    missing = {pair for pair in wanted(axes, possible) if matters(pair)}
     cases = []
     while missing:
         case: dict[str, Any] = dict(min(missing, key=repr))

@@ -56,6 +56,7 @@ class Reference:
         for tensor in self.p.values():
             tensor.requires_grad_()
         t = config.train
+        self.first: dict[str, Tensor] = {}
         self.batches = Batches(corpus.tokens, config.data.seq_len, t.seed, t.micro_batches, t.micro_batch_size)
         self.update = {"adamw": AdamW, "lamb": Lamb, "sgd": Sgd}[config.optim.name](config.optim, self.p)
 
@@ -79,21 +80,19 @@ class Reference:
 
     def gradients(self, step: int) -> float:
         """Accumulate the gradients of one step; the mean loss over the global batch."""
-        count = self.config.train.micro_batches
-        # All are as long, so the mean over them all is the mean of their means; only dropout is each one's own.
-        together = 1 if self.config.model.dropout else count
-        total = 0.0
-        for number in range(0, count, together):
-            x, y = self.batches.read(step, range(number, number + together))
-            loss = self._loss(torch.from_numpy(x), torch.from_numpy(y), step, number) * together / count
-            torch.autograd.backward(loss)
-            total += float(loss.detach())
-        return total
+        # All are as long, so the mean over them all is the mean of their means.
+        x, y = self.batches.read(step, range(self.config.train.micro_batches))
+        loss = self._loss(torch.from_numpy(x), torch.from_numpy(y), step, 0)
+        torch.autograd.backward(loss)
+        return float(loss.detach())
 
     def train(self, steps: int) -> list[float]:
+        """The loss of each step. The first step's gradients, not clipped, are then in `first`."""
         losses = []
         for step in range(steps):
             losses.append(self.gradients(step))
+            if step == 0:
+                self.first = {name: t.grad.clone() for name, t in self.p.items() if t.grad is not None}
             limit = self.config.optim.clip_norm
             norm = torch.cat([t.grad.flatten() for t in self.p.values() if t.grad is not None]).norm()
             if limit and norm > limit:
@@ -113,15 +112,17 @@ class Reference:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def logits(self, x: Tensor, step: int = 0, number: int = 0) -> Tensor:
-        """From (batch, sequence, width), what the embedding gave."""
+        """From (batch, sequence, width), what the embedding gave: one micro-batch or more, the first one's `number`."""
         m = self.config.model
 
         def drop(x: Tensor, site: str) -> Tensor:
             if not m.dropout:
                 return x
-            seed = hash_of(self.config.train.seed, "dropout", step, number, site)
-            seeded = torch.Generator().manual_seed(seed)
-            return x * (torch.rand(x.shape, generator=seeded) >= m.dropout) / (1 - m.dropout)
+            drawn = []
+            for place, part in enumerate(x.split(self.config.train.micro_batch_size)):  # each has its own
+                seed = hash_of(self.config.train.seed, "dropout", step, number + place, site)
+                drawn.append(torch.rand(part.shape, generator=torch.Generator().manual_seed(seed)))
+            return x * (torch.cat(drawn) >= m.dropout) / (1 - m.dropout)
 
         def norm(x: Tensor, name: str) -> Tensor:
             if m.norm == "rms":

@@ -7,52 +7,54 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from joining import joined
 from safetensors import safe_open
 
 from holdfast.checkpoint.format.parts import entry_name
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
+from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.trainer.__main__ import parse
+from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.optim.optimizer import Optimizer
+from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.run import loop
-from holdfast.trainer.settings.launch import from_environment
+from holdfast.trainer.settings.config import CheckpointConfig
+from holdfast.trainer.settings.launch import Launch, from_environment
 from holdfast.trainer.weights import state
-from holdfast.trainer.weights.persist import make_manager
 
 
 def gone_on(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
-    """What `restored` finds, and the outcome of going on from there up to `steps`, by the same ranks."""
-    found = restored(argv)
-    outcome = loop.run(parse([*argv, "--steps", str(steps)]), from_environment(_next_life()))
-    return {**found, "first": outcome.first_step, "losses": outcome.losses}
+    """The outcome of going on up to `steps`, and what this rank held once it had restored, compared with the files by
+    their own library."""
+    found: dict[str, Any] = {}
+    make = loop.make_manager
 
+    def watched(
+        config: CheckpointConfig, launch: Launch, mesh: RankMesh, slices: list[Slice], optimizer: Optimizer, fixed: Any
+    ) -> CheckpointManager:
+        manager = make(config, launch, mesh, slices, optimizer, fixed)
+        restore = manager.restore
 
-def _next_life() -> dict[str, str]:
-    """The environment of this rank after one more restart: what ranks exchanged in this attempt is void."""
-    number = str(int(os.environ["HOLDFAST_GENERATION"]) + 1)
-    return {**os.environ, "HOLDFAST_GENERATION": number, "TORCHELASTIC_RESTART_COUNT": number}
-
-
-def restored(argv: list[str]) -> dict[str, Any]:
-    """Restore and train no further; what this rank then holds, compared with the files by their own library."""
-    with joined(argv) as rank:
-        trainer, config, mesh = rank.trainer(), rank.config, rank.mesh
-        settings = state.settings(config, rank.corpus.digest)
-        manager = make_manager(config.checkpoint, rank.launch, mesh, trainer.slices, trainer.optimizer, settings)
-        try:
-            step = manager.restore()
-            whole = assembled(config.checkpoint.store)
-            held = state.capture(trainer.slices, trainer.optimizer)
+        def restored() -> int:
+            step = restore()
+            whole = assembled(config.store)
+            held = state.capture(slices, optimizer)
             equal = {name: np.array_equal(h.data, whole[name][h.shard.slices]) for name, (h,) in held.items()}
-            return {
-                "step": step,
-                "differ": sorted(name for name, same in equal.items() if not same),
-                "boxes": {name: [h.shard.offset, h.shard.size] for name, (h,) in held.items()},
-                "bytes_read": manager.bytes_read,
-                "applied": trainer.optimizer.applied,
-            }
-        finally:
-            manager.close(False)
+            found.update(
+                step=step,
+                differ=sorted(name for name, same in equal.items() if not same),
+                boxes={name: [h.shard.offset, h.shard.size] for name, (h,) in held.items()},
+                bytes_read=manager.bytes_read,
+                applied=optimizer.applied,
+            )
+            return step
+
+        manager.restore = restored  # type: ignore[method-assign]
+        return manager
+
+    loop.make_manager = watched
+    outcome = loop.run(parse([*argv, "--steps", str(steps)]), from_environment(os.environ))
+    return {**found, "first": outcome.first_step, "losses": outcome.losses}
 
 
 def assembled(url: str) -> dict[str, np.ndarray]:

@@ -71,7 +71,8 @@ def tiles(slices: Sequence[Slice]) -> dict[str, str]:
 
 
 def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:
-    """The whole trainer; with `mark`, a file for each step begun, so that a test can strike inside it."""
+    """The whole trainer; with `mark`, a file for each step begun, so that a test can strike inside it, and one with the
+    losses of the steps done."""
     launch = from_environment(os.environ)
     begun = time.perf_counter()
     first_step_s = 0.0
@@ -84,6 +85,8 @@ def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:
         totals = original(self, step)
         first_step_s = first_step_s or time.perf_counter() - begun
         if mark:
+            with (folder / f"losses-{launch.rank}").open("a") as done:
+                done.write(f"{totals.loss!r},")
             die_here(step)
         return totals
 

@@ -1,11 +1,13 @@
 """A fork server that forks ranks on demand. Run as a script; speaks JSON lines on standard input and output.
 
 A request names a task of tasks.py, or of another module as `module:task`, a world size and arguments; the answer holds
-what each rank returned, or how it ended. Every wait has a deadline, after which the ranks are killed by process id.
+what each rank returned, or how it ended. Or it names a module for the server to import, for all ranks after that.
+Every wait has a deadline, after which the ranks are killed by process id.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -34,6 +36,11 @@ def serve() -> None:
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
+        if name := request.get("imported"):
+            importlib.import_module(name)
+            gc.freeze()  # ranks do not copy its pages
+            print(json.dumps({"imported": name}), file=answers, flush=True)
+            continue
         module, _, name = request["task"].rpartition(":")
         task = getattr(importlib.import_module(module or "tasks"), name)
         result = run_job(task, **request["job"])

@@ -202,13 +202,13 @@ def test_a_sample_is_text_and_repeats(
     zygote: Zygote, tiny: list[str], tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [*tiny, "--store", str(tmp_path / "store"), "--set", f"data.tokenizer={tokenizer}"]
-    model = ["--set", "model.layers=2", "--set", "train.dtype=bfloat16"]
-    done = zygote.run("command", 2, tmp_path / "run", args={"argv": [*argv, *model, "--tp", "2", "--steps", "40"]})
+    model = ["--set", "model.layers=2", "--set", "train.dtype=bfloat16", "--set", "train.micro_batches=2"]
+    done = zygote.run("command", 2, tmp_path / "run", args={"argv": [*argv, *model, "--tp", "2", "--steps", "20"]})
     assert [result["code"] for result in done["results"]] == [0, 0]
     said = []
     for more in (["--temperature", "0"], ["--seed", "1"], ["--seed", "1"], ["--seed", "2"]):
-        assert main([*argv, "--sample", "line 1", "--tokens", "40", *more]) == 0
+        assert main([*argv, "--sample", "line 1", "--tokens", "20", *more]) == 0
         said.append(capsys.readouterr().out)
-    assert all(text.startswith("line 1") and len(text) > 40 for text in said)
+    assert all(text.startswith("line 1") and len(text) > 20 for text in said)
     assert said[1] == said[2] != said[3]
     assert open_corpus(parse([*argv]).data).vocab == newest(str(tmp_path / "store")).weights["embed.weight"].shape[0]

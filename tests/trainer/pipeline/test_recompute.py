@@ -35,7 +35,8 @@ STEPS = 2
 def run(zygote: Zygote, tiny: list[str], folder: Path, case: str) -> list[dict[str, Any]]:
     world, named, recompute = CASES[case]
     values = [*(f"parallel.{one}" for one in named), "train.micro_batches=8", "train.micro_batch_size=2"]
-    values += ["model.layers=16"] if case == "1f1b pp4" else []
+    # Stages have two layers or more each; more are needed only for an even spread of what is kept.
+    values += [f"model.layers={16 if case == '1f1b pp4' else 4 if 'tp=2' in named else 8}"]
     values += [] if "halving" in case or "doubling" in case else ["model.dropout=0.1"]
     argv = [*tiny, *(word for value in values for word in ("--set", value))]
     done = zygote.run(

@@ -245,7 +245,7 @@ def test_ranks_have_the_factors_of_work_that_is_not_moved(
 @pytest.mark.aside
 def test_a_kill_and_a_restart_change_no_bit(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     argv = [*tiny, *chosen(*SMALL, "optim.invert_every=2", "train.dtype=float32"), "--pp", "2", "--dp", "2"]
-    strike(zygote, argv, tmp_path, victim=3, steps=6, world=4)
+    strike(zygote, argv, tmp_path, victim=3, world=4)
 
 
 @pytest.mark.slow

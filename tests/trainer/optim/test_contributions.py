@@ -133,7 +133,7 @@ def test_backward_takes_five_eighths(zygote: Zygote, tiny: list[str], tmp_path: 
 def test_kill_and_restore(zygote: Zygote, tiny: list[str], tmp_path: Path, dtype: str) -> None:
     argv = arguments(tiny, 4, 4, [])
     argv += ["--set", f"train.dtype={dtype}", "--set", "model.dropout=0.1"]
-    strike(zygote, argv, tmp_path, victim=2, steps=6, world=4)
+    strike(zygote, argv, tmp_path, victim=2, world=4)
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_stages_are_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path,
 def test_a_kill_and_a_restart_change_no_bit(zygote: Zygote, tiny: list[str], tmp_path: Path, form: str) -> None:
     settings = [f"optim.kfac_form={form}", "model.layers=2", "train.micro_batches=4", "train.dtype=float32"]
     argv = [*tiny, *chosen("optim.invert_every=4", *settings), "--pp", "2", "--dp", "2"]
-    strike(zygote, argv, tmp_path, victim=3, steps=6, world=4)
+    strike(zygote, argv, tmp_path, victim=3, world=4)
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_a_limit_that_nothing_reaches_costs_nothing(zygote: Zygote, tiny: list[s
 @pytest.mark.slow
 def test_a_restart_changes_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     argv = [*tiny, *mesh(2, 2, 1), *settings(*SMALL, "parallel.schedule=axonn")]
-    strike(zygote, argv, tmp_path, victim=3, steps=6, world=4)
+    strike(zygote, argv, tmp_path, victim=3, world=4)
 
 
 @pytest.mark.parametrize(

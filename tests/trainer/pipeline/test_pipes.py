@@ -69,7 +69,7 @@ def test_pipes_equal_one_process(
 def test_a_restart_changes_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     small = ["model.layers=4", "train.micro_batches=4", "model.dropout=0.1"]
     argv = [*tiny, *mesh(4, 1, 1), *settings("parallel.chunks=4", *small)]
-    strike(zygote, argv, tmp_path, victim=1, steps=6, world=4)
+    strike(zygote, argv, tmp_path, victim=1, world=4)
 
 
 @pytest.mark.slow

@@ -72,9 +72,7 @@ def test_fused_operations_are_for_gpus_that_reach_each_other(change: dict[str, A
 
 
 @pytest.fixture(scope="module")
-def collectives(
-    zygote: Zygote, tiny: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> Counted:
+def collectives(zygote: Zygote, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Counted:
     """Collectives of one step among two tp ranks, by `sequence`, chunks and layer. Each is run once."""
 
     @functools.cache

@@ -158,7 +158,7 @@ def operations(zygote: Zygote, folder: Path, world: int, where: str) -> tuple[in
 def test_operations_of_a_rank_do_not_grow(zygote: Zygote, server: str, tmp_path: Path) -> None:
     client = redis.Redis.from_url(server)
     most, commands, seconds = [], [], []
-    for world in (4, 8, 32):
+    for world in (4, 8, 64):
         before, begun = client.info("stats")["total_commands_processed"], time.monotonic()
         most.append(operations(zygote, tmp_path / str(world), world, server)[1])
         commands.append((client.info("stats")["total_commands_processed"] - before) / world)
@@ -168,13 +168,7 @@ def test_operations_of_a_rank_do_not_grow(zygote: Zygote, server: str, tmp_path:
     # The server's own count: commands of one rank, and its looks while it waits, in the end one a second.
     assert commands[2] < 1.5 * commands[1] + seconds[2], (commands, seconds)
     # The same holds for a TCP store outside of all ranks.
-    tcp = [operations(zygote, tmp_path / f"tcp{world}", world, "env")[1] for world in (8, 32)]
-    assert tcp[0] == tcp[1] == most[1], tcp
-
-
-@pytest.mark.slow
-def test_operations_of_a_rank_do_not_grow_to_128(zygote: Zygote, server: str, tmp_path: Path) -> None:
-    assert operations(zygote, tmp_path / "8", 8, server)[1] == operations(zygote, tmp_path / "128", 128, server)[1]
+    assert operations(zygote, tmp_path / "tcp", 16, "env")[1] == most[1]
 
 
 @pytest.mark.slow

@@ -50,9 +50,22 @@ def test_one_rank_equals_reference(zygote: Zygote, tiny: list[str], tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
-@pytest.mark.parametrize("tied", ["false", "true"])
-@pytest.mark.parametrize("layout", [(1, 2, 2), (2, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "tied", "name"),
+    # LAMB needs norms of whole tensors, and of what several ranks hold once: everywhere. The others change each element
+    # alone: every layout, tied and not.
+    [
+        ((1, 2, 2), "false", "lamb"),
+        ((1, 2, 2), "true", "lamb"),
+        ((2, 1, 2), "false", "lamb"),
+        ((2, 1, 2), "true", "lamb"),
+        ((1, 2, 2), "true", "adamw"),
+        ((2, 1, 2), "false", "adamw"),
+        ((1, 2, 2), "false", "sgd"),
+        ((2, 1, 2), "true", "sgd"),
+    ],
+    ids=str,
+)
 def test_shards_change_as_the_whole(
     zygote: Zygote, tiny: list[str], tmp_path: Path, name: str, tied: str, layout: tuple[int, int, int]
 ) -> None:

@@ -45,8 +45,7 @@ def test_replicas_compute_what_one_process_computes(
     compare(zygote, [*tiny, *SMALL, *more, *mesh(1, 2, 1)], tmp_path, world=2, steps=3, within=1e-9)
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "replicas"), [*((stage, 4) for stage in STAGES), ("1", 2), ("3 by layer", 2)])
 def test_bytes_held_are_those_of_the_table(
     zygote: Zygote, tiny: list[str], tmp_path: Path, stage: str, replicas: int
 ) -> None:

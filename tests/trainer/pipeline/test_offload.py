@@ -32,11 +32,13 @@ CASES: dict[str, tuple[int, list[str], list[str]]] = {
     "chimera": (2, ["pp=2", "schedule=chimera"], ["none", "full"]),
     "chimera-halving": (2, ["pp=2", "schedule=chimera-halving", "zero=0"], ["none"]),
     "tp": (4, ["pp=2", "tp=2", "sequence=true", "shard_vocabulary=true"], ["none", "full"]),
-    "a stage that saves nothing": (3, ["pp=3", "stage_layers=[4, 1, 3]"], ["full"]),
+    "a stage that saves nothing": (3, ["pp=3", "stage_layers=[2, 1, 1]"], ["full"]),
     "zero 2": (4, ["pp=2", "dp=2", "zero=2"], ["none"]),
     "zero 1, dualpipev": (4, ["pp=2", "dp=2", "schedule=dualpipev"], ["none", "full"]),
 }
 FAST = ("1f1b",)
+STEPS = 2
+"""In the first one sizes are learned, and no block comes back before it is needed; all later ones are alike."""
 
 
 @pytest.mark.aside
@@ -46,14 +48,15 @@ def test_the_bits_are_those_without_and_no_more_moves_than_must(
 ) -> None:
     world, named, recompute = CASES[case]
     values = [*(f"parallel.{one}" for one in named), "train.micro_batches=8", "train.micro_batch_size=2"]
+    values += ["model.layers=4"]
     argv = [*tiny, *(word for value in values for word in ("--set", value))]
-    done = zygote.run("offloading:each", world, tmp_path, args={"argv": argv, "recompute": recompute, "steps": 3})
+    done = zygote.run("offloading:each", world, tmp_path, args={"argv": argv, "recompute": recompute, "steps": STEPS})
     assert done["exits"] == [0] * world
     for setting in recompute:
         moved = 0
         for found in (rank[setting] for rank in done["results"]):
             assert found["unmoved"] == [[0, 0]]
-            assert len(set(found["losses"])) == 3
+            assert len(set(found["losses"])) == STEPS
             for one in found["capped"]:
                 assert one["alike"] == [True, True], (setting, one["capacity"])
                 assert one["same"]

@@ -13,6 +13,7 @@ from tests.trainer.run.test_restart import losses, strike
 pytestmark = pytest.mark.aside
 
 PAIR = ["parallel.schedule=chimera", "train.dtype=float64"]
+HALVING = ["parallel.schedule=chimera-halving"]
 
 
 def settings(*values: str) -> list[str]:
@@ -30,39 +31,26 @@ def test_two_pipes_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
     [
         ((4, 1, 1), ["train.micro_batches=8"]),
         ((4, 1, 1), ["train.micro_batches=6", "model.tied=true", "optim.name=lamb"]),
-        ((4, 1, 1), ["train.micro_batches=8", "parallel.chunks=4", "model.tied=true"]),
-        ((4, 1, 1), ["train.micro_batches=5", "parallel.chunks=4", "train.recompute=full"]),
+        ((4, 1, 1), ["train.micro_batches=5", "parallel.chunks=4", "train.recompute=full", "model.tied=true"]),
         ((2, 2, 1), ["train.micro_batches=8", "parallel.zero=0", "optim.name=lamb"]),
         ((2, 1, 2), ["train.micro_batches=4", "parallel.sequence=true", "model.tied=true"]),
-        ((2, 2, 2), ["train.micro_batches=8", "parallel.zero=0"]),
-        ((8, 1, 1), ["train.micro_batches=8"]),
         ((2, 1, 1), ["train.micro_batches=1"]),
         ((4, 1, 1), ["train.micro_batches=8", "parallel.schedule=chimera-doubling", "model.dropout=0.1"]),
         ((4, 1, 1), ["train.micro_batches=5", "parallel.schedule=chimera-doubling", "parallel.chunks=4"]),
         ((2, 2, 1), ["train.micro_batches=8", "parallel.schedule=chimera-doubling", "parallel.zero=0"]),
-        ((4, 1, 1), ["train.micro_batches=8", "parallel.schedule=chimera-halving", "train.micro_batch_size=2"]),
-        ((2, 1, 2), ["train.micro_batches=4", "parallel.schedule=chimera-halving", "train.micro_batch_size=4"]),
+        ((4, 1, 1), [*HALVING, "train.micro_batches=8", "train.micro_batch_size=2"]),
+        ((2, 1, 2), [*HALVING, "train.micro_batches=4", "train.micro_batch_size=4"]),
         ((2, 2, 1), ["train.micro_batches=8", "parallel.zero=1", "optim.name=lamb", "model.tied=true"]),
         ((2, 2, 1), ["train.micro_batches=8", "parallel.zero=2", "optim.name=lamb", "train.recompute=selective"]),
-        ((2, 2, 2), ["train.micro_batches=8", "parallel.zero=1", "model.tied=true", "parallel.sequence=true"]),
-        ((2, 2, 2), ["train.micro_batches=8", "parallel.zero=2", "optim.name=lamb"]),
+        ((2, 2, 2), ["train.micro_batches=8", "parallel.zero=2", "model.tied=true", "parallel.sequence=true"]),
         ((4, 2, 1), ["train.micro_batches=10", "parallel.zero=2", "parallel.chunks=4", "model.tied=true"]),
-        ((4, 2, 1), ["train.micro_batches=4", "parallel.zero=1", "parallel.chunks=4", "optim.name=lamb"]),
-        ((4, 2, 1), ["train.micro_batches=4", "parallel.zero=2", "parallel.chunks=4"]),
+        ((4, 1, 1), ["train.micro_batches=2", "parallel.zero=1", "parallel.chunks=4", "optim.name=lamb"]),
         ((2, 1, 1), ["train.micro_batches=1", "parallel.zero=2"]),
-        ((4, 2, 1), ["train.micro_batches=14", "parallel.zero=2", "parallel.schedule=chimera-doubling"]),
-        (
-            (2, 2, 1),
-            [
-                "train.micro_batches=8",
-                "parallel.zero=2",
-                "parallel.schedule=chimera-halving",
-                "train.micro_batch_size=2",
-            ],
-        ),
+        ((4, 1, 1), ["train.micro_batches=7", "parallel.zero=2", "parallel.schedule=chimera-doubling"]),
+        ((2, 2, 1), [*HALVING, "train.micro_batches=8", "parallel.zero=2", "train.micro_batch_size=2"]),
         ((4, 1, 1), ["train.micro_batches=8", "parallel.zero=0", "parallel.replica_sync=eager"]),
-        ((4, 2, 1), ["train.micro_batches=8", "parallel.zero=1", "parallel.replica_sync=eager", "model.tied=true"]),
-        ((4, 2, 1), ["train.micro_batches=8", "parallel.zero=1", "parallel.replica_sync=eager-opt"]),
+        ((2, 2, 1), ["train.micro_batches=8", "parallel.zero=1", "parallel.replica_sync=eager", "model.tied=true"]),
+        ((4, 1, 1), ["train.micro_batches=8", "parallel.zero=1", "parallel.replica_sync=eager-opt"]),
         ((4, 1, 1), ["train.micro_batches=4", "parallel.zero=0", "parallel.replica_sync=eager-opt"]),
     ],
     ids=str,
@@ -70,13 +58,17 @@ def test_two_pipes_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
 def test_pipes_equal_one_process(
     zygote: Zygote, tiny: list[str], tmp_path: Path, shape: tuple[int, int, int], values: list[str]
 ) -> None:
+    """What test_pairs.py does not have: four pipes, more or fewer micro-batches than fill them, eager sums. The loss of
+    the last step has seen two updates."""
     pp, dp, tp = shape
-    compare(zygote, [*tiny, *mesh(*shape), *settings(*values)], tmp_path, world=pp * dp * tp, steps=4, within=1e-12)
+    argv = [*tiny, *mesh(*shape), *settings("model.layers=4", *values)]
+    compare(zygote, argv, tmp_path, world=pp * dp * tp, steps=3, within=1e-12)
 
 
 @pytest.mark.slow
 def test_a_restart_changes_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
-    argv = [*tiny, *mesh(4, 1, 1), *settings("parallel.chunks=4", "train.micro_batches=8", "model.dropout=0.1")]
+    small = ["model.layers=4", "train.micro_batches=4", "model.dropout=0.1"]
+    argv = [*tiny, *mesh(4, 1, 1), *settings("parallel.chunks=4", *small)]
     strike(zygote, argv, tmp_path, victim=1, world=4)
 
 

@@ -12,6 +12,7 @@ from joining import Joined, joined
 from torch.distributed.tensor import DTensor
 
 from holdfast.trainer.pipeline import pipeline
+from holdfast.trainer.run import loop
 from holdfast.trainer.telemetry import spans
 
 
@@ -36,18 +37,26 @@ def _trained(rank: Joined, steps: int) -> dict[str, Any]:
         return original(op, stage, micro_batch, turn, num_bytes)
 
     spans.action = action
-    losses, digests = [], []
+    losses, digests = [], digested(trainer)
     for step in range(steps):
-        seen.append([])
-        trainer.gradients(step)
-        digests.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
-        for piece in trainer.slices:
-            piece.shard.grad = piece.parameter.grad = None
         seen.append([])
         losses.append(trainer.step(step).loss.hex())
     spans.action = original
     order = [[a.op, a.stage, a.micro_batch, a.turn] for a in trainer.plan.order_of(rank.launch.rank)]
     return {"losses": losses, "digests": digests, "spans": seen, "order": order}
+
+
+def digested(trainer: loop.Trainer) -> list[list[str]]:
+    """By step that `trainer` does from now on, digests of its gradients as backward has left them."""
+    found: list[list[str]] = []
+    gradients = trainer.gradients
+
+    def noted(step: int) -> None:
+        gradients(step)
+        found.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
+
+    trainer.gradients = noted  # type: ignore[method-assign]
+    return found
 
 
 def digest(tensor: torch.Tensor | None) -> str:

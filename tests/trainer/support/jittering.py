@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from executing import digest
+from executing import digested
 from joining import joined
 
 from holdfast.plan.plan import Action
@@ -45,13 +45,8 @@ def late(folder: Path, argv: list[str], steps: int, seed: int, most_s: float) ->
         Messages.send = send_late  # type: ignore[method-assign]
         Stage.forward, Stage.backward = seen_forward, seen_backward  # type: ignore[method-assign]
         trainer = rank.trainer()
-        losses, digests = [], []
+        losses, digests = [], digested(trainer)
         for step in range(steps):
-            done.append([])
-            trainer.gradients(step)
-            digests.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
-            for piece in trainer.slices:
-                piece.shard.grad = piece.parameter.grad = None
             done.append([])
             losses.append(trainer.step(step).loss.hex())
         return {"losses": losses, "digests": digests, "done": done, "most": most}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from executing import digest
+from executing import digested
 from joining import Joined, joined
 
 from holdfast.trainer.pipeline.offload.blocks import Block, Uses
@@ -44,15 +44,11 @@ def _trained(rank: Joined, recompute: str, steps: int, capacity: int) -> dict[st
     train = replace(train, activations="host" if capacity else "device")
     trainer = loop.Trainer(replace(rank.config, train=train), rank.mesh, rank.corpus)
     offload = trainer.executor.offload
-    digests, losses, moved = [], [], []
+    digests, losses, moved = digested(trainer), [], []
     for step in range(steps):
-        trainer.gradients(step)
-        digests.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
-        for piece in trainer.slices:
-            piece.shard.grad = piece.parameter.grad = None
+        losses.append(trainer.step(step).loss.hex())
         if offload is not None:
             moved.append((offload.moved.out, offload.moved.back))
-        losses.append(trainer.step(step).loss.hex())
     found: dict[str, Any] = {"digests": digests, "losses": losses, "moved": moved}
     if offload is not None:
         found |= {"uses": offload.uses, "sizes": offload.sizes, "most": offload.peak, "left": offload.held}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from executing import digest
+from executing import digested
 from joining import Joined, joined
 from torch import nn
 
@@ -24,15 +24,11 @@ def each(folder: Path, argv: list[str], settings: list[str], steps: int) -> dict
 def _trained(rank: Joined, setting: str, steps: int) -> dict[str, Any]:
     config = replace(rank.config, train=replace(rank.config.train, recompute=setting))
     trainer = loop.Trainer(config, rank.mesh, rank.corpus)
-    digests, losses = [], []
+    digests, losses = digested(trainer), []
     counter = _Peak(nn.ModuleList(trainer.stages))
     # Gathered parameters are others each time, and would be counted.
     with counter if rank.mesh.layout.dp == 1 else nullcontext():
         for step in range(steps):
-            trainer.gradients(step)
-            digests.append([digest(piece.shard.grad) for piece in trainer.optimizer.slices])
-            for piece in trainer.slices:
-                piece.shard.grad = piece.parameter.grad = None
             losses.append(trainer.step(step).loss.hex())
     planned = trainer.recomputation
     return {

@@ -11,17 +11,16 @@ from typing import Any
 
 import click
 import pytest
-from typer.main import get_command
 
-from holdfast.cli.main import build
 from holdfast.dashboards.rules import ALERTS
 from holdfast.trainer.__main__ import build_parser
+from tests.command_tree import command_tree
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("agent", "checkpoint", "controller", "dashboards", "diagnostics", "holdfast", "trainer")
 FINDINGS = ROOT / "controller" / "detectors" / "base" / "findings.toml"
 NAMED = re.compile(r"`holdfast ((?:[^`])+)`")
-COMMANDS: Any = get_command(build())
+COMMANDS = command_tree()
 
 
 def problem(typed: str) -> str:

@@ -100,6 +100,18 @@ def test_every_room_says_in_one_sentence_what_it_holds() -> None:
     assert not silent, silent
 
 
+def test_an_import_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+    places = (
+        "if TYPE_CHECKING:\n    {}", "class A:\n    def f(self):\n        {}", "try:\n    pass\nexcept E:\n    {}",
+        "try:\n    pass\nfinally:\n    {}", "for x in y:\n    pass\nelse:\n    with z:\n        {}",
+        "match x:\n    case 1:\n        {}", "async def f():\n    while x:\n        {}",
+    )  # fmt: skip
+    path = tmp_path / "module.py"
+    for place in places:
+        path.write_text(place.format("from a import b") + "\n")
+        assert imported(path, ["a"]) == {"a"}, place
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
     known = modules()
     graph = {name: imported(path, known) - {name} for name, path in known.items()}

@@ -13,6 +13,11 @@ from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
 
 Until = Callable[..., None]
 
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    # Before torch and numpy are imported, here and in processes that tests start. Tensors of tests are small, and other
+    # runs have the processors too: threads that spin until their peers come took three quarters of the time.
+    os.environ.setdefault(name, "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Under `nohup`, or `&` in a script: what tests start would ignore Ctrl-C as well, and never end.
     signal.signal(signal.SIGINT, signal.default_int_handler)

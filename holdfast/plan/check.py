@@ -11,7 +11,10 @@ from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, RECEIVES, SENDS, WHOLE_S
 
 __all__ = ["channels", "dependencies", "in_flight", "verify"]
 
+_WAYS_BACK = (Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
 _ONE_BACKWARD = ([True, False, False], [False, True, True])
+"""Which of these a stage does of a micro-batch: the whole, or both halves."""
+_COMPUTE = sorted(COMPUTE)
 _REPEATED = (Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.FACTOR, Op.INVERT, Op.PRECOND, Op.FETCH, Op.EVICT, Op.SNAP)
 """Ops that a stage may do more than once in a step."""
 
@@ -69,19 +72,19 @@ def _incomplete(plan: Plan) -> Iterator[str]:
                 yield f"{action.text} is of pipe {action.pipe}, micro-batch {m} of pipe {pipes[m]}"
     for stage in range(len(plan.stages)):
         for m in range(plan.micro_batches):
-            forward, whole = Action(Op.FORWARD, stage, m).id, Action(Op.BACKWARD, stage, m).id
-            halves = [Action(op, stage, m).id for op in (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)]
             if not doers.of(Op.FORWARD, stage, m):
-                yield f"{forward} is missing"
-            ops = (Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
-            if [bool(doers.of(op, stage, m)) for op in ops] not in _ONE_BACKWARD:
+                yield f"{Action(Op.FORWARD, stage, m).id} is missing"
+            if [bool(doers.of(op, stage, m)) for op in _WAYS_BACK] not in _ONE_BACKWARD:
+                whole, *halves = (Action(op, stage, m).id for op in _WAYS_BACK)
                 yield f"stage {stage} needs one backward of micro-batch {m}: {whole}, or {halves[0]} and {halves[1]}"
-            for op in sorted(COMPUTE):
+            for op in _COMPUTE:
                 yield from _uneven(doers.of(op, stage, m), m)
 
 
 def _uneven(found: list[Action], micro_batch: int) -> Iterator[str]:
     """Why actions of one op, stage and micro-batch do not do each part of it exactly once."""
+    if not found or (len(found) == 1 and found[0].parts == 1):
+        return  # nearly always: fractions are slow
     parts = Counter(action.part for action in found)
     for part, times in parts.items():
         if times > 1:

@@ -22,19 +22,25 @@ def in_flight(plan: Plan) -> tuple[int, ...]:
     """
     peaks = []
     for order in plan.orders:
-        now = peak = Fraction(0)
+        now: Fraction | int = 0
+        peak = now
         for action in order:
             if action.op is Op.FORWARD:
-                now += action.share
+                now += _share(action)
             elif action.op in LAST_BACKWARDS:
-                now -= action.share
+                now -= _share(action)
             peak = max(peak, now)
         peaks.append(math.ceil(peak))
     return tuple(peaks)
 
 
+def _share(action: Action) -> Fraction | int:
+    """Its `share`; fractions are slow, and rare."""
+    return len(action.micro_batches) if action.parts == 1 else action.share
+
+
 def live(
-    plan: Plan, activations: Weight = lambda a: float(a.share), inputs: Weight = lambda a: 0.0
+    plan: Plan, activations: Weight = lambda a: float(_share(a)), inputs: Weight = lambda a: 0.0
 ) -> tuple[float, ...]:
     """By pipeline rank: the most that is held for backwards to come.
 
@@ -57,7 +63,7 @@ def peak(order: Order, activations: Weight, inputs: Weight = lambda a: 0.0) -> f
     """`live` of one rank's list."""
     recomputed = {(a.stage, m) for a in order if a.op is Op.RECOMPUTE for m in a.micro_batches}
     held: dict[tuple[int, int], float] = defaultdict(float)
-    left: dict[tuple[int, int], Fraction | int] = {}  # fractions are slow, and rare
+    left: dict[tuple[int, int], Fraction | int] = {}
     now = peak = 0.0
     for action in order:
         keys = [(action.stage, m) for m in action.micro_batches]

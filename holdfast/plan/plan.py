@@ -10,7 +10,7 @@ its own micro-batches. Micro-batches are numbered over all pipes, so stage and m
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
@@ -129,6 +129,8 @@ class Action:
     late: bool = False
     """Of a recompute: it begins only when the gradient is there, as if it were in the backward itself. Of other work in
     a bubble: it is that of the step before (see fill.py)."""
+    _id: str = field(default="", init=False, repr=False, compare=False)
+    """`id` once it was asked for: checks and simulations of a plan look it up several times for each action."""
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
@@ -169,7 +171,9 @@ class Action:
 
         Only what a span says of its action is in it: op, stage, the first micro-batch, turn.
         """
-        return f"{self._base}~{self.turn}" if self.turn else self._base
+        if not self._id:
+            object.__setattr__(self, "_id", f"{self._base}~{self.turn}" if self.turn else self._base)
+        return self._id
 
     @property
     def _base(self) -> str:

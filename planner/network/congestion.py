@@ -71,20 +71,30 @@ class Dcqcn:
         self.advance(passed, notified, np.ones(len(self.current), dtype=bool))
 
     def advance(self, passed: float, notified: Flags, may_rise: Flags) -> None:
+        calm = ~notified
+        self.since_alpha[calm] += passed
+        self.since_cut[calm] += passed
+        if not calm.all():
+            self._cut(notified)
+        better = self.since_alpha >= ALPHA_S
+        if better.any():
+            self.alpha[better] *= 1 - self.g
+            self.since_alpha[better] -= ALPHA_S
+        over = self.since_cut >= ALPHA_S
+        if over.any():
+            self._rise(over, over & may_rise)
+
+    def _cut(self, notified: Flags) -> None:
         self.target[notified] = self.current[notified]
         self.current[notified] *= 1 - self.alpha[notified] / 2
         self.alpha[notified] = (1 - self.g) * self.alpha[notified] + self.g
         self.stage[notified] = 0
         self.since_cut[notified] = self.since_alpha[notified] = 0.0
-        calm = ~notified
-        self.since_alpha[calm] += passed
-        self.since_cut[calm] += passed
-        better = self.since_alpha >= ALPHA_S
-        self.alpha[better] *= 1 - self.g
-        self.since_alpha[better] -= ALPHA_S
-        rise = (self.since_cut >= ALPHA_S) & may_rise
+
+    def _rise(self, over: Flags, rise: Flags) -> None:
+        """`over`: since their last stage or notification long enough has passed; `rise`: those of them that may."""
+        self.since_cut[over] -= ALPHA_S
         self.stage[rise] += 1
-        self.since_cut[self.since_cut >= ALPHA_S] -= ALPHA_S
         self.target[rise & (self.stage > self.fast)] += self.additive
         self.target[rise & (self.stage > 2 * self.fast)] += self.hyper - self.additive
         np.minimum(self.target, self.line, out=self.target)

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from typer.main import get_command
-
-from holdfast.cli.main import build
+from tests.command_tree import command_tree
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
     """Values by parameter of `holdfast WORDS`. The parser's own error when a command or an option does not exist."""
-    group, rest = get_command(build()), list(words)
+    group, rest = command_tree(), list(words)
     while hasattr(group, "commands"):
         group = group.commands[rest.pop(0)]
     context = group.context_class(group, info_name=" ".join(words[:1]), **group.context_settings)

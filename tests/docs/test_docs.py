@@ -1,5 +1,6 @@
 """The documentation is correct: generated parts are fresh, links resolve, commands exist, examples run."""
 
+import functools
 import importlib.util
 import re
 import shlex
@@ -12,16 +13,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from holdfast.agent.logs import rules as log_rules
 from holdfast.base.config.controller import ControllerConfig
 from holdfast.base.config.load import load
-from holdfast.cli.main import build
 from holdfast.controller.detectors.base import table as detector_table
 from holdfast.facts.faults import parse_fault
 from holdfast.wire.types import FindingKind
 from tests.all_rows import all_rows
+from tests.command_tree import command_tree
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,6 +72,7 @@ def test_every_finding_has_an_entry_in_the_runbook() -> None:
     assert entries == [str(kind) for kind in FindingKind]
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The anchors that a renderer makes of the headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
@@ -106,14 +107,14 @@ def commands(page: Path) -> list[list[str]]:
 def test_every_command_has_an_example() -> None:
     typed = [words[1:] for page in PAGES for words in commands(page) if words[0] == "holdfast"]
     shown = {tuple(words[:count]) for words in typed for count in (1, 2)}
-    for name, command in get_command(build()).commands.items():  # type: ignore[attr-defined]
+    for name, command in command_tree().commands.items():
         for path in [(name, part) for part in getattr(command, "commands", {})] or [(name,)]:
             assert path in shown, " ".join(path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_exist(page: Path) -> None:
-    known = get_command(build()).commands  # type: ignore[attr-defined]  # typer's group is not typed as one
+    known = command_tree().commands
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for words in commands(page):
         if words[0] == "make":
@@ -137,7 +138,7 @@ SPOKEN = re.compile(r"`holdfast ([^`]+)`|`(--[a-z-]+)[^`]*`")
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_and_options_in_sentences_exist(page: Path) -> None:
     """The commands and options named in the text parse."""
-    known = get_command(build()).commands  # type: ignore[attr-defined]
+    known = command_tree().commands
     every = {name for command in _all(known) for parameter in command.params for name in parameter.opts}
     every |= {name for command in _all(known) for p in command.params for name in p.secondary_opts} | {"--help"}
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)

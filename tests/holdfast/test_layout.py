@@ -3,7 +3,7 @@
 import ast
 import tomllib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -66,10 +66,18 @@ def modules() -> dict[str, Path]:
     return found
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All below it, at any depth. An expression holds none, so none is looked into."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for part in getattr(node, name, None) or ():
+            yield part
+            yield from statements(part)
+
+
 def imported(path: Path, known: Collection[str]) -> set[str]:
     """What a module imports of ours, anywhere in it: also late, and for type checkers only."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in known else node.module for name in names}
@@ -90,6 +98,18 @@ def test_every_room_says_in_one_sentence_what_it_holds() -> None:
         str(path.parent.relative_to(ROOT)) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert not silent, silent
+
+
+def test_an_import_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+    places = (
+        "if TYPE_CHECKING:\n    {}", "class A:\n    def f(self):\n        {}", "try:\n    pass\nexcept E:\n    {}",
+        "try:\n    pass\nfinally:\n    {}", "for x in y:\n    pass\nelse:\n    with z:\n        {}",
+        "match x:\n    case 1:\n        {}", "async def f():\n    while x:\n        {}",
+    )  # fmt: skip
+    path = tmp_path / "module.py"
+    for place in places:
+        path.write_text(place.format("from a import b") + "\n")
+        assert imported(path, ["a"]) == {"a"}, place
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

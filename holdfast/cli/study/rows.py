@@ -24,8 +24,11 @@ def rows(
     Schedules and transfers are simulated; nothing is trained. Exit code 1 if a row does not pass.
     """
     require("trainer,planner", "torch", "scipy")
+    import torch
+
     from holdfast.trainer.rows.table import TECHNIQUES
 
+    torch.set_num_threads(1)  # tensors this small are slower on more
     for id in ids or ():
         if id not in TECHNIQUES:
             raise UsageError(f"there are no rows of {id[:100]!r}{nearest(id.upper()[:100], TECHNIQUES)}")

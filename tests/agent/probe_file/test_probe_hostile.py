@@ -116,7 +116,7 @@ def look(reader: ProbeReader) -> list[msg.AgentMessage]:
     return back
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(WRITES, WRITES)
 def test_whatever_is_written_there_a_frame_can_be_sent(
     first: list[tuple[int, bytes]], then: list[tuple[int, bytes]]

@@ -84,7 +84,7 @@ def test_the_one_that_is_changed_is_sound() -> None:
     assert read(signed(BODY)) is not None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(places(BODY)), _JSON)
 def test_one_thing_of_another_type(at: tuple[Any, ...], new: Any) -> None:
     found = read(signed(put(BODY, at, new)))
@@ -94,7 +94,7 @@ def test_one_thing_of_another_type(at: tuple[Any, ...], new: Any) -> None:
         json.dumps([dict(found.values), dict(found.state)], allow_nan=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(places(BODY)), st.integers(1, 3000))
 def test_depth(at: tuple[Any, ...], levels: int) -> None:
     inner = "[" * levels + "]" * levels
@@ -111,7 +111,7 @@ def test_the_depth_that_is_allowed() -> None:
     assert read(signed({**BODY, "values": {"x": deep(DEPTH)}})) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.binary(max_size=60) | _JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes(content: bytes) -> None:
     assert read(content) is None

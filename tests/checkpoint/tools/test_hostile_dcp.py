@@ -83,7 +83,7 @@ def test_every_truncation(sound: Path, folder: Path) -> None:
         assert read(folder, content[:length])[1], length
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_other_bytes(sound: Path, folder: Path, data: st.DataObject) -> None:
     content = bytearray((sound / ".metadata").read_bytes())
@@ -95,7 +95,7 @@ def test_other_bytes(sound: Path, folder: Path, data: st.DataObject) -> None:
     assert found or line
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=80))
 def test_random_bytes(folder: Path, content: bytes) -> None:
     for before in (b"", b"\x80\x04", b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}"):

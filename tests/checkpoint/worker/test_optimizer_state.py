@@ -29,7 +29,7 @@ def trained(states: list[Any], group: dict[Any, Any]) -> dict[str, Any]:
     return {"m": model, "a.b": optimizer}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(entries(), min_size=2, max_size=2), dicts())
 def test_optimizers_come_back_as_they_were(states: list[Any], group: Any) -> None:
     group = {f"our {key}" if type(key) is str else key: one for key, one in group.items()}
@@ -47,7 +47,7 @@ def test_optimizers_come_back_as_they_were(states: list[Any], group: Any) -> Non
     assert same({key: one for key, one in ours.items() if key not in {"params", *optimizer.defaults}}, group)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["x", "y.z", 3, (1, 2)]), st.sampled_from(UNKEPT), entries(st.integers()), st.booleans())
 def test_what_an_optimizer_cannot_keep_is_refused_by_name(key: Any, bad: Any, rest: Any, is_in_group: bool) -> None:
     state, says = bad

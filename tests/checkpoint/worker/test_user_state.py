@@ -34,7 +34,7 @@ from holdfast.plan.tiles import TensorShard
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(dicts())
 def test_what_is_accepted_comes_back_as_it_was(state: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,7 @@ def test_what_is_accepted_comes_back_as_it_was(state: Any) -> None:
         assert same(back, state)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(states(), st.sampled_from(["s", "a.b"]))
 def test_json_and_tensors_are_all_of_it(state: Any, name: str) -> None:
     leaves: list[Any] = []
@@ -55,7 +55,7 @@ def test_json_and_tensors_are_all_of_it(state: Any, name: str) -> None:
     assert same(join(json.loads(text), {leaf.name: leaf.value for leaf in leaves}), state)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(["x", "y.z", 3]), max_size=3), st.sampled_from(UNKEPT), states(st.integers()))
 def test_what_is_not_is_refused_by_name_at_once(keys: list[Any], bad: Any, rest: Any) -> None:
     state, says = bad

@@ -41,7 +41,7 @@ def total(account: JobAccount) -> float:
     return sum(getattr(account, name) for name in PARTS) + float(account.culprits_s.sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(made_up(clocks=400_000, missing=True), st.sampled_from([None, EAGER]))
 def test_it_adds_up_and_nothing_is_negative(made: MadeUp, limits: Limits | None) -> None:
     blame = blame_of(made.table(), world_of(made), limits)
@@ -62,7 +62,7 @@ def test_it_adds_up_and_nothing_is_negative(made: MadeUp, limits: Limits | None)
     assert (parts.culprits_s[:, known] >= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(made_up(clocks=200_000, tidy=True))
 def test_waiting_for_the_last_peer_is_never_transfer(made: MadeUp) -> None:
     blame = blame_of(made.table(), world_of(made))
@@ -74,7 +74,7 @@ def test_waiting_for_the_last_peer_is_never_transfer(made: MadeUp) -> None:
     assert (blame.wait_s >= waited - error).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(made_up(clocks=100_000, missing=True, tidy=True), st.randoms(use_true_random=False))
 def test_the_numbers_of_ranks_mean_nothing(made: MadeUp, random: Random) -> None:
     world = world_of(made)
@@ -90,7 +90,7 @@ def test_the_numbers_of_ranks_mean_nothing(made: MadeUp, random: Random) -> None
         np.testing.assert_allclose(getattr(other.parts, name)[order], mine, atol=1e-9, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(made_up(steps=1, tidy=True), st.integers(0, 30_000_000), st.data())
 def test_a_slower_rank_costs_what_the_longest_way_says_and_no_other_part_moves(
     made: MadeUp, more: int, data: st.DataObject

@@ -11,7 +11,7 @@ from holdfast.plan.plan import Mesh
 from holdfast.wire.operation_size import EXACT, TYPES, pack, words
 from tests.diagnostics.support.frozen_jobs import SCHEDULES, Groups, How, Item, Victim, run, states, step_of
 
-SIZES = [1, 2, 3, 4]
+SIZES = [1, 2, 3]
 
 
 @st.composite
@@ -28,7 +28,7 @@ def jobs(draw: st.DrawFn) -> tuple[dict[int, list[Item]], int]:
     return {rank: items * 3 for rank, items in steps.items()}, len(steps[0])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=120)
 @given(st.data())
 def test_the_suspect_is_the_victim(data: st.DataObject) -> None:
     programs, _ = data.draw(jobs())

@@ -35,7 +35,7 @@ def named(bad: set[int]) -> set[str]:
 
 @pytest.mark.parametrize(("nodes", "bad"), [(5, 1), (8, 3), (9, 4), (16, 4), (128, 16)])
 def test_the_exact_set_is_found(nodes: int, bad: int) -> None:
-    for seed in range(100):
+    for seed in range(100 if nodes < 100 else 30):
         culprits = set(random.Random(seed).sample(range(nodes), bad))
         assert play(nodes, culprits, seed=seed).bad == named(culprits)
 
@@ -50,10 +50,10 @@ def test_one_bad_node_of_a_thousand_takes_five_rounds() -> None:
 
 def test_flaky_tests_blame_hardly_any_node() -> None:
     wrong = 0
-    for seed in range(200):
+    for seed in range(60):
         culprits = set(random.Random(seed).sample(range(128), 16))
         wrong += play(128, culprits, flaky=0.05, seed=seed).bad != named(culprits)
-    assert wrong <= 2  # measured over 2,000: 0.4 %
+    assert wrong <= 1  # measured over 2,000: 0.4 %
 
 
 def test_no_node_is_blamed_where_no_pair_passes() -> None:
@@ -102,8 +102,8 @@ def test_a_test_that_was_not_done_says_nothing() -> None:
     assert isolation.bad == set()
 
 
-@settings(deadline=None)
-@given(st.integers(1, 40), st.data())
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 30), st.data())
 def test_one_pass_clears_no_node_and_it_always_ends(nodes: int, data: st.DataObject) -> None:
     names = [f"n{i}" for i in range(nodes)]
     switches = {name: f"s{data.draw(st.integers(0, 3))}" for name in names} if data.draw(st.booleans()) else {}

@@ -100,7 +100,7 @@ FAULTS: dict[str, Callable[[Cluster], tuple[set[str], set[str], set[Pair], set[s
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_the_planted_fault_is_named_and_nothing_else(fault: str, data: st.DataObject) -> None:
     cluster = data.draw(clusters(fault))
@@ -111,7 +111,7 @@ def test_the_planted_fault_is_named_and_nothing_else(fault: str, data: st.DataOb
     assert isolation.good == set(cluster.switch_of) - {cluster.node, cluster.out} - under_it
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_where_a_switch_has_one_node_nothing_else_is_blamed(data: st.DataObject) -> None:
     """It is unknown which of a lone node, its switch and its only path is bad; nothing healthy is named for it."""

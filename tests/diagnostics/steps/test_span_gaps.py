@@ -43,7 +43,7 @@ def without(table: SpanTable, how: str, seed: int) -> SpanTable:
     return table.take(~gone)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     MESHES,
     st.integers(1, 5),

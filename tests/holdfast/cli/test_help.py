@@ -8,8 +8,9 @@ from typer.main import get_command
 
 from holdfast.cli.common import usage
 from holdfast.cli.main import build, main
+from tests.command_tree import command_tree
 
-COMMANDS = {" ".join(path): command for path, command in usage.walk(get_command(build())) if path}
+COMMANDS = {" ".join(path): command for path, command in usage.walk(command_tree()) if path}
 Capture = pytest.CaptureFixture[str]
 
 

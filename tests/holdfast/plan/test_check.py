@@ -124,3 +124,15 @@ def test_sends_without_receives_are_found() -> None:
     orders = [[a for a in order if a.op not in RECEIVES] for order in plan_of(BOTH_WAYS).orders]
     faults = verify(dataclasses.replace(plan_of(BOTH_WAYS), orders=tuple(map(tuple, orders))))
     assert "rank 0 to 1: receives are not in the order of the sends" in faults
+
+
+def test_half_of_a_backward_is_neither_all_of_it_nor_none() -> None:
+    def alone(text: str, micro_batches: int) -> Plan:
+        return Plan("by hand", Mesh.of(pp=1), (Layers(0, 1, 0),), micro_batches, from_csv(text))
+
+    [says] = verify(alone("0F0,0B0/1:2\n", 1))
+    assert says == "0B0/1:2 are 1/2 of micro-batch 0, not all of it"
+    # After half of the first two and a half are held; the other half may be under way: three.
+    plan = alone("0F0,0F1,0B0/0:2,0F2,0B0/1:2,0B1,0B2\n", 3)
+    assert verify(plan) == []
+    assert in_flight(plan) == (3,)

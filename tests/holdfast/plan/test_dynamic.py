@@ -41,12 +41,13 @@ def test_without_jitter_it_takes_what_1f1b_does(d: int, n: int) -> None:
 def test_jitter(d: int, n: int, static: float, capped: float, free: float) -> None:
     """Means of 30 seeds, messages of 0 to half a forward. The cap of D starves it, 2D wins over a fixed order."""
     found: dict[str, list[float]] = {"static": [], "eager": [], "capped": [], "free": []}
+    plan, eager = plan_of(d, n), plan_of(d, n, "eager-1f1b")
     for seed in range(30):
         late = jittered(0, 0.5, seed)
-        found["static"].append(simulate(plan_of(d, n), WORK, late).makespan)
-        found["eager"].append(simulate(plan_of(d, n, "eager-1f1b"), WORK, late).makespan)
-        found["capped"].append(simulate_ready(plan_of(d, n), WORK, d, late).timeline.makespan)
-        found["free"].append(simulate_ready(plan_of(d, n), WORK, 2 * d, late).timeline.makespan)
+        found["static"].append(simulate(plan, WORK, late).makespan)
+        found["eager"].append(simulate(eager, WORK, late).makespan)
+        found["capped"].append(simulate_ready(plan, WORK, d, late).timeline.makespan)
+        found["free"].append(simulate_ready(plan, WORK, 2 * d, late).timeline.makespan)
     assert mean(found["static"]) == pytest.approx(static, rel=0.01)
     assert mean(found["capped"]) == pytest.approx(capped, rel=0.01)
     assert mean(found["free"]) == pytest.approx(free, rel=0.01)

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from typer.main import get_command
-
-from holdfast.cli.main import build
+from tests.command_tree import command_tree
 from tests.holdfast.support import fuzz_train
 from tests.holdfast.support.fuzz_values import (
     ANY,
@@ -159,7 +157,7 @@ def commands() -> Iterator[tuple[str, Any]]:
         for name, child in children.items():
             yield from walk(child, (*words, name))
 
-    yield from walk(get_command(build()), ())
+    yield from walk(command_tree(), ())
 
 
 def kind(command: str, param: Any) -> str:

@@ -40,7 +40,7 @@ def exhaustive(
     return sorted(found, key=lambda one: one.key(goal))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 @given(
     st.sampled_from([(1, 4), (2, 2), (2, 4), (3, 2)]),
     st.sampled_from([4, 6, 8, 16]),
@@ -85,7 +85,7 @@ def everything_of(costs: CostModel, samples: int, space: Space) -> list[Ranked]:
     return found
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=6)
 @given(
     st.sampled_from([(1, 2), (1, 4), (2, 2), (3, 1)]),
     st.sampled_from([4, 6, 8]),

@@ -93,7 +93,7 @@ def test_greedy_begins_with_the_largest_set_that_shares_no_host() -> None:
 
 def test_bound_search_greedy_load_in_this_order_on_average() -> None:
     bounds, found = [], {algorithm: [] for algorithm in Algorithm}  # type: dict, dict
-    for seed in range(40):
+    for seed in range(20):
         tasks = instance(seed, 8)
         bounds.append(lower_bound(tasks))
         for algorithm, times in found.items():
@@ -145,7 +145,7 @@ def test_rounds_of_many_tasks_take_steps_in_proportion_to_them() -> None:
 
 
 def test_the_clocks_are_those_counted_anew() -> None:
-    for seed in range(50):
+    for seed in range(15):
         tasks = instance(seed, 12)
         choice = greedy(tasks, seed)
         order, senders = tuple(number for number, _ in choice), tuple(host for _, host in sorted(choice))

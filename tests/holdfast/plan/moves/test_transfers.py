@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from holdfast.plan.moves.order import Algorithm
 from holdfast.plan.moves.shard_spec import ShardSpec
 from holdfast.plan.moves.simulate import TransferTimeline, simulate
 from holdfast.plan.moves.strategies import Strategy, duration
@@ -38,9 +39,9 @@ def chunked(case: Case, spec: ShardSpec) -> dict[int, tuple[slice, ...]]:
     return found
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(3))
 def test_received_parts_equal_slices_of_the_whole_and_each_element_comes_once(block: int) -> None:
-    for seed in range(block * 50, block * 50 + 50):
+    for seed in range(block * 40, block * 40 + 40):
         case = random_case(seed)
         whole = np.random.default_rng(seed).integers(0, 2**62, case.shape)
         have, want = chunked(case, case.source), chunked(case, case.target)
@@ -54,7 +55,9 @@ def test_received_parts_equal_slices_of_the_whole_and_each_element_comes_once(bl
         found = units_of(case)
         for strategy in (None, *Strategy):
             target = {rank: (shard, np.full(shard.size, -1)) for rank, shard in held.items()}
-            written = execute(make_plan(found, case.hosts, strategy, chunks=3, seed=seed), source, target)
+            # Messages do not depend on how the order was found, and the best one takes most of the time.
+            algorithm = None if strategy is None else Algorithm.LOAD
+            written = execute(make_plan(found, case.hosts, strategy, 3, algorithm, seed), source, target)
             for rank, (_, array) in target.items():
                 assert array.tobytes() == whole[want[rank]].tobytes(), (seed, strategy, rank)
                 assert (written[rank] == 1).all(), (seed, strategy, rank)
@@ -67,13 +70,14 @@ def receiving_hosts(unit: Unit, hosts: tuple[int, ...]) -> set[int]:
 @pytest.mark.parametrize("strategy", [Strategy.RING, Strategy.LOCAL_ALL_GATHER])
 def test_a_unit_crosses_once_into_each_receiving_host(strategy: Strategy) -> None:
     moved = 0
-    for seed in range(300):
+    for seed in range(120):
         case = random_case(seed)
         found = units_of(case)
         expected = sum(np.prod(u.shard.size, dtype=int) * ITEM * len(receiving_hosts(u, case.hosts)) for u in found)
-        assert simulate(make_plan(found, case.hosts, strategy, 5, seed=seed), 1.0).crossed_bytes == expected, seed
+        plan = make_plan(found, case.hosts, strategy, 5, Algorithm.LOAD)  # whose order changes no bytes
+        assert simulate(plan, 1.0).crossed_bytes == expected, seed
         moved += expected > 0
-    assert moved > 200, "most of the cases move something"
+    assert moved > 80, "most of the cases move something"
 
 
 def to_hosts(receivers: int, per_host: int, count: int = 6720) -> tuple[Unit, tuple[int, ...]]:

@@ -20,8 +20,8 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import SYNC, job_plan
 from holdfast.trainer.settings.layout import TrainerLayout
 
-PAIRS = [(2, 1), (4, 1), (6, 1), (8, 1), (12, 1), (4, 2), (8, 2), (12, 2), (12, 3)]
-"""D, f: f divides D/2."""
+PAIRS = [(2, 1), (4, 1), (6, 1), (8, 1), (4, 2), (8, 2), (6, 3), (12, 3)]
+"""D, f: f divides D/2, once, twice and more; halves that are even and odd."""
 NAMES = ("chimera", "chimera-doubling", "chimera-halving")
 
 
@@ -54,7 +54,7 @@ def test_the_figures_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(("d", "f"), PAIRS)
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 3])
 def test_units_one_after_the_other(d: int, f: int, k: int) -> None:
     plan = plan_of("chimera", d, f, k * d)
     assert makespan(plan, backward=1) == 2 * k * d + d / f - 2
@@ -65,7 +65,7 @@ def test_units_one_after_the_other(d: int, f: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("d", "f"), PAIRS)
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 3])
 def test_doubling_and_halving_leave_no_gap_at_the_joints(d: int, f: int, k: int) -> None:
     idle = d / f - 2  # slots, of two forwards where they are doubled and of one where backwards are halved
     assert makespan(plan_of("chimera-doubling", d, f, 2 * k * d)) == 3 * (2 * k * d) + 2 * idle
@@ -103,12 +103,12 @@ def test_pipes_that_do_not_fit_are_refused(ranks: int, pipes: int) -> None:
             SCHEDULES[name].plan(ranks, pipes, 8)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
-    size=st.integers(1, 5),
+    size=st.integers(1, 3),
     pairs=st.integers(1, 3),
-    count=st.integers(1, 33),
+    count=st.integers(1, 20),
     sync=st.sampled_from(SYNC),
     zero=st.integers(0, 2),
     ahead=st.integers(0, 3),
@@ -179,8 +179,8 @@ def test_a_reduction_is_paid_where_nothing_hides_it() -> None:
     assert took["eager"] == took["eager-opt"] == 16 + cost
 
 
-@settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(NAMES), size=st.integers(1, 4), pairs=st.integers(1, 3), count=st.integers(1, 17))
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from(NAMES), size=st.integers(1, 3), pairs=st.integers(1, 3), count=st.integers(1, 12))
 def test_gradients_summed_behind_each_micro_batch_never_wait_in_a_circle(
     name: str, size: int, pairs: int, count: int
 ) -> None:

@@ -113,6 +113,18 @@ class Isolation:
         a peer there that could show it."""
         return {name for name in self._targets if self._is_bad(name)}
 
+    def is_bad(self, name: str) -> bool:
+        """Is it one of `bad`? Without a look at all others; likewise the next two."""
+        return name not in self._known_good and self._is_bad(name)
+
+    def is_crossing(self, name: str) -> bool:
+        out = self._out.get(name)
+        return name not in self._known_good and out is not None and out.is_bad and not self._is_bad(name)
+
+    def is_undecided(self, name: str) -> bool:
+        is_known = name in self._known_good or self._is_good(name) or self._is_bad(name)
+        return not is_known and not self.is_crossing(name)
+
     def _is_bad(self, name: str) -> bool:
         near, out = self._near.get(name), self._out.get(name)
         return bool(near and near.is_bad) or bool(out and out.is_bad and not (near and near.is_good))
@@ -120,12 +132,12 @@ class Isolation:
     @property
     def crossing(self) -> set[str]:
         """Nodes that are good under their switch, and whose pairs across fail where others' pass."""
-        return {n for n in self._targets if n in self._out and self._out[n].is_bad and not self._is_bad(n)}
+        return {name for name in self._targets if self.is_crossing(name)}
 
     @property
     def undecided(self) -> set[str]:
         """At the end: nodes of which nothing can be said, as when no pair passed at all."""
-        return set(self._targets) - self.good - self.bad - self.crossing
+        return {name for name in self._targets if self.is_undecided(name)}
 
     @property
     def ways(self) -> set[Pair]:
@@ -266,20 +278,27 @@ class Isolation:
         return all(any(self._out[name].is_good for name in self._under[switch]) for switch in way)
 
     def _send_across(self, plan: IsolationPlan, name: str, able: Sequence[str]) -> None:
-        def is_open_way(other: str) -> bool:
-            way = self.way((name, other))
-            return way is not None and self._ways[way].is_good and plan.is_free(way, PairKind.CROWD)
-
-        mine = self._out[name]
+        here, mine = self._switch[name], self._out[name]
+        open_to = {switch for switch in self._under if switch != here and self._is_open_way(plan, here, switch)}
         again = partner_of(mine.last, name)
         if again and self._can_cross(again):
-            if is_open_way(again):
+            if self._switch[again] in open_to:
                 plan.pair(name, again, PairKind.CROWD)
             return  # or in a later round: the second pass has to be of the same pair
-        free = [n for n in able if n not in plan.busy and n != name and is_open_way(n) and not self._out[n].is_suspect]
-        free.sort(key=lambda n: self._out[n].is_good)  # those that have yet to cross first
-        if free:
-            plan.pair(name, free[0], PairKind.CROWD)
+        chosen = ""
+        for other in able:  # once for each node: in a large cluster all that is looked up here counts
+            if other in plan.busy or self._switch[other] not in open_to or self._out[other].is_suspect:
+                continue
+            if not self._out[other].is_good:  # those that have yet to cross first
+                chosen = other
+                break
+            chosen = chosen or other
+        if chosen:
+            plan.pair(name, chosen, PairKind.CROWD)
+
+    def _is_open_way(self, plan: IsolationPlan, here: str, there: str) -> bool:
+        way = (min(here, there), max(here, there))
+        return self._ways[way].is_good and plan.is_free(way, PairKind.CROWD)
 
     def _plan_odd(self, plan: IsolationPlan) -> None:
         """Pairs of the known-good that failed, once more."""

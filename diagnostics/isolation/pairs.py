@@ -166,13 +166,14 @@ class PairJudgement:
     ) -> list[Verdict]:
         self._out_of_time = out_of_time
         found: list[Verdict] = []
+        dead = isolation.switches
         for node in sorted({*targets, *isolation.bad, *isolation.crossing}):
             tests = self._pairs.get(node, [])
             if not tests:
                 only = "needs a second idle node" if len(self._candidates) < 2 else ""
                 why = self._unable.get(node) or only or ("out of time" if self._out_of_time else "not run")
                 found.append(Verdict(node, check.name, Grade.UNABLE, text=why))
-            elif self._candidates[node].switch in isolation.switches:
+            elif self._candidates[node].switch in dead:
                 found.append(self._under_dead_switch(check, node, isolation))
             else:
                 found += self._paired(check, node, tests, isolation)
@@ -229,7 +230,7 @@ class PairJudgement:
 
     def _across(self, check: Check, node: str, tests: Sequence[_Test], isolation: Isolation) -> list[Verdict]:
         """Good under its switch, and bad with partners under others, whose own pairs across pass."""
-        if node not in isolation.crossing:
+        if not isolation.is_crossing(node):
             return []
         partners = dict.fromkeys(second if first == node else first for first, second in isolation.failed_with(node))
         errors = [test.error for test in tests if test.kind is not PairKind.NEAR and test.error]
@@ -266,12 +267,13 @@ class PairJudgement:
     def _paired(self, check: Check, node: str, tests: Sequence[_Test], isolation: Isolation) -> list[Verdict]:
         evidence: dict[str, Any] = {"partners": self._partners(node)}
         readings = [r for test in tests if test.result is not None for r in test.result.readings]
-        if node in isolation.undecided:
+        if isolation.is_undecided(node):
             return [self._undecided(check, node, isolation)]
+        is_bad = isolation.is_bad(node)
         if not readings:
             errors = list(dict.fromkeys(test.error for test in tests if test.error))
             text = f"all its pairs failed: {errors[0] if errors else 'no figure'}"
-            grade = Grade.FAIL if node in isolation.bad else Grade.UNABLE
+            grade = Grade.FAIL if is_bad else Grade.UNABLE
             return [Verdict(node, check.name, grade, text=text, action=check.action, evidence=evidence)]
         found = []
         for name, component in dict.fromkeys((r.metric, r.component) for r in readings):
@@ -280,8 +282,8 @@ class PairJudgement:
             if metric is not None:
                 value = best(metric, [r.value for r in mine])
                 verdict = self._pair_verdict(check, node, metric, component, value, evidence)
-                found.append(self._against_pairs(verdict, metric, check) if node in isolation.bad else verdict)
-        if node in isolation.bad and worst([v.grade for v in found]) is Grade.PASS:
+                found.append(self._against_pairs(verdict, metric, check) if is_bad else verdict)
+        if is_bad and worst([v.grade for v in found]) is Grade.PASS:
             found.append(self._intermittent(check, node, tests, isolation, evidence))
         return found
 

@@ -9,7 +9,6 @@ reported, and ended at a limit only (`controller.hang.pauses`).
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Sequence
 from itertools import islice
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from holdfast.controller.detectors.workers.pause import Pause, named
 from holdfast.controller.detectors.workers.standstill import Standstill, behind
+from holdfast.controller.detectors.workers.step_times import StepTimes
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Options
 from holdfast.controller.state.ranks import RankState, RankTable
@@ -44,6 +44,7 @@ class HangDetector:
         self.pause: Pause | None = None
         """What the last `observe` saw of a job that stands still."""
         self._standstill = Standstill()
+        self._times = StepTimes([])
         self._last: Pause | None = None
         self._last_at = -math.inf
 
@@ -63,11 +64,11 @@ class HangDetector:
             return []
         # Judge by what was reported when it was: silence since then is the node's, and another detector's.
         fresh = alive & (now.mono - ranks.seen_at < 1.0 + 2 * ranks.period)
-        median = statistics.median(steps) if len(steps) >= 3 else math.nan
-        found = self._lifeless(ranks, fresh, median, steps, now)
+        times = self._of(steps)
+        found = self._lifeless(ranks, fresh, times, now)
         if found or not fresh[alive].all():
             return found
-        return self._frozen(ranks, alive, median, steps, now, stacks)
+        return self._frozen(ranks, alive, times, now, stacks)
 
     def pending_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
         """Since when no rank moves (monotonic), once that is longer than usual: time to look at their stacks."""
@@ -76,28 +77,33 @@ class HangDetector:
         if not running.any() or not fresh[running].all():
             return None
         still = _stillness(ranks)[running]
-        if len(steps) < 3:
+        times = self._of(steps)
+        if math.isnan(times.median):
             limit = min(_STACKS_START, self.options.hang_limit_start, self.options.stuck_limit)
         else:
-            limit = max(0.8 * statistics.median(steps) + 0.3, 1.2 * max(steps[-50:]))
+            limit = max(0.8 * times.median + 0.3, 1.2 * times.longest)
         if not float(still.min()) > limit:  # nor for one that never reported
             return None
         return float((ranks.seen_at[running] - still).max())
 
+    def _of(self, steps: list[float]) -> StepTimes:
+        """At most ticks no step has ended since the one before."""
+        if steps != self._times.steps:
+            self._times = StepTimes([*steps])
+        return self._times
+
     # --- workers that are dead by themselves -------------------------------------------------------------------
 
-    def _lifeless(
-        self, ranks: RankTable, fresh: np.ndarray, median: float, steps: list[float], now: Instant
-    ) -> list[Finding]:
-        o = self.options
-        idle, silent_for = ranks.seen_at - ranks.progress_at, ranks.seen_at - ranks.tick_at
-        # Below the least limit of all nobody is suspect: so ends nearly every tick of every job.
+    def _lifeless(self, ranks: RankTable, fresh: np.ndarray, times: StepTimes, now: Instant) -> list[Finding]:
+        o, median = self.options, times.median
+        idle = ranks.seen_at - ranks.progress_at
         least = o.hang_limit_start
         if not math.isnan(median):
             least = min(least, o.hang_steps * median + _STOPPED * o.hang_floor)
         if not (fresh & (idle > least)).any():
-            return []
+            return []  # as at almost every tick: no rank is beyond the least of the limits below
         training = fresh & (ranks.phase == _TRAIN)
+        silent_for = ranks.seen_at - ranks.tick_at
         # Imports and compilers hold the lock for long.
         limit, limit_stopped = np.full(ranks.world, o.hang_limit_start), np.full(ranks.world, o.hang_limit_start)
         if not math.isnan(median):
@@ -109,7 +115,7 @@ class HangDetector:
         slack = np.zeros(ranks.world)
         if not math.isnan(median):
             # As long as recent steps were as long, a call that holds the GIL is not suspicious.
-            usual = (1 + o.hang_steps / 10) * statistics.quantiles(steps, n=10, method="inclusive")[-1]
+            usual = (1 + o.hang_steps / 10) * times.slow
             slack[training] = max(0.0, usual - o.hang_steps * median)
         stopped = fresh & ranks.stopped & (idle > limit_stopped)
         limit = np.where(stopped, limit_stopped, limit)
@@ -163,8 +169,7 @@ class HangDetector:
         self,
         ranks: RankTable,
         running: np.ndarray,
-        median: float,
-        steps: list[float],
+        times: StepTimes,
         now: Instant,
         stacks: Sequence[Stack],
     ) -> list[Finding]:
@@ -172,8 +177,8 @@ class HangDetector:
         still = _stillness(ranks)
         worst = float(still[running].min())
         lag = float(ranks.lag[running].max())
-        may_be_hang = worst > self._limit(median, steps) + lag
-        may_be_pause = worst > _unusual(median, steps) + lag
+        may_be_hang = worst > self._limit(times) + lag
+        may_be_pause = worst > _unusual(times) + lag
         if not may_be_hang and not may_be_pause:
             return []
         silent = ranks.seen_at - ranks.tick_at >= self.options.hang_floor + ranks.lag
@@ -196,14 +201,14 @@ class HangDetector:
         self._last_at = now.mono
         return []
 
-    def _limit(self, median: float, steps: list[float]) -> float:
+    def _limit(self, times: StepTimes) -> float:
         """Seconds without a move of any rank, from which on ranks that cannot go on are dead.
 
         With the end of a step before it and the heartbeat after it, within three median steps and two seconds.
         """
-        o = self.options
+        o, median = self.options, times.median
         limit = o.hang_steps * (_FIRST_STEP if math.isnan(median) else median) + (o.hang_floor + STILL)
-        return limit if math.isnan(median) else max(limit, (1 + o.hang_steps / 4) * max(steps[-50:]))
+        return limit if math.isnan(median) else max(limit, (1 + o.hang_steps / 4) * times.longest)
 
     def _certain(self, verdict: HangVerdict, ranks: RankTable, running: np.ndarray, worst: float) -> HangVerdict | None:
         """The verdict with those named that cannot go on; None where they may, or where nothing was measured."""
@@ -381,6 +386,6 @@ def _stillness(ranks: RankTable) -> np.ndarray:
     return still
 
 
-def _unusual(median: float, steps: list[float]) -> float:
+def _unusual(times: StepTimes) -> float:
     """Seconds without a move of any rank, from which on it is reported as a pause, whatever the options are."""
-    return _PAUSE_START if math.isnan(median) else max(2 * median + 1.2, 1.5 * max(steps[-50:]))
+    return _PAUSE_START if math.isnan(times.median) else max(2 * times.median + 1.2, 1.5 * times.longest)

@@ -15,7 +15,7 @@ KINDS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "control
 FAULTS = st.lists(st.tuples(KINDS, st.integers(0, 7), st.floats(0.05, 4.0)), min_size=1, max_size=8)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(FAULTS)
 def test_whatever_happens_training_goes_on_or_an_alert_is_sent(faults: list[tuple[str, int, float]]) -> None:
     trains_or_reports(faults)

@@ -8,13 +8,12 @@ from starlette.types import Message
 
 from holdfast.base.errors import UsageError
 from holdfast.controller.http.auth import Auth, is_loopback
-from holdfast.controller.http.routes import create_app
-from tests.controller.support.asking import TOKEN, ask, error, talk
+from tests.controller.support.asking import TOKEN, app_of, ask, error, talk
 from tests.controller.support.fake_facade import FakeFacade
 
 
 def test_all_that_reports_or_changes_needs_the_token(facade: FakeFacade) -> None:
-    app = create_app(facade, Auth(TOKEN))
+    app = app_of(facade, Auth(TOKEN))
     everything = [(m, p) for p, methods in app.openapi()["paths"].items() for m in methods]
     assert len(everything) > 15
 
@@ -73,7 +72,7 @@ def test_a_reader_alone_would_leave_the_door_open() -> None:
 
 
 def test_a_reader_looks_and_an_operator_acts(facade: FakeFacade) -> None:
-    app = create_app(facade, Auth(TOKEN, "reader"))
+    app = app_of(facade, Auth(TOKEN, "reader"))
     everything = [(m, p) for p, methods in app.openapi()["paths"].items() for m in methods]
 
     async def story(client: httpx.AsyncClient) -> None:
@@ -136,7 +135,7 @@ def test_pages_of_other_sites_may_open_the_page_and_no_more(
 
 def test_a_link_from_elsewhere_opens_the_page(facade: FakeFacade) -> None:
     """What Chromium sends for a link on another site, and then for what the page loads and asks by itself."""
-    app = create_app(facade, Auth())
+    app = app_of(facade)
     link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     own = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
     image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
@@ -175,8 +174,8 @@ def test_an_unauthorized_request_is_refused_before_the_body_is_touched(facade: F
         "type": "http", "method": "POST", "path": "/api/v1/jobs", "raw_path": b"/api/v1/jobs", "query_string": b"",
         "root_path": "", "headers": headers, "http_version": "1.1", "scheme": "http",
     }  # fmt: skip
-    asyncio.run(create_app(facade, Auth(TOKEN))(scope, receive, send))
+    asyncio.run(app_of(facade, Auth(TOKEN))(scope, receive, send))
     assert events[0] == "401"
     events.clear()
-    asyncio.run(create_app(facade, Auth())(scope, receive, send))
+    asyncio.run(app_of(facade)(scope, receive, send))
     assert events[:2] == ["body", "400"]

@@ -8,11 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from holdfast.controller.http import models
-from holdfast.controller.http.auth import Auth
-from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, Predicted
 from holdfast.controller.shell.report import Report
-from tests.controller.support.asking import ask, error, talk
+from tests.controller.support.asking import app_of, ask, error, talk
 from tests.controller.support.fake_facade import FakeFacade
 from tests.controller.support.shapes import hold
 from tests.controller.support.stage import make_shell
@@ -134,7 +132,7 @@ def test_a_name_means_the_active_job_before_one_that_ended(facade: FakeFacade) -
 
 
 def test_an_unknown_job_is_one_line_that_says_where_to_look(facade: FakeFacade) -> None:
-    app = create_app(facade, Auth())
+    app = app_of(facade)
     under = [(m, p) for p, methods in app.openapi()["paths"].items() if "/jobs/{id}" in p for m in methods]
     assert len(under) == 24
     for method, path in under:
@@ -158,7 +156,7 @@ def test_a_node_says_which_job_holds_it(facade: FakeFacade) -> None:
 
 def test_a_real_controller_queues_jobs_by_priority_and_gives_each_a_name_of_its_own(tmp_path: Path) -> None:
     shell = make_shell(tmp_path)
-    app = create_app(Report(shell, -1), Auth())
+    app = app_of(Report(shell, -1))
 
     async def story(client: httpx.AsyncClient) -> None:
         spec = {"name": "train", "program": {"target": "x.py"}}

@@ -9,15 +9,13 @@ from pydantic import TypeAdapter
 
 from benchmarks.simulated_spans import Culprit
 from holdfast.base.errors import UsageError
-from holdfast.controller.http.auth import Auth
-from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, Predicted, parse_ranks
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.store import SpanStore
 from tests.controller.shell.test_blame_watch import look, training
-from tests.controller.support.asking import error, talk
+from tests.controller.support.asking import app_of, error, talk
 from tests.controller.support.stage import make_shell
 
 
@@ -29,7 +27,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def ask(shell: Shell, path: str, watch: BlameWatch | None = None) -> httpx.Response:
-    return talk(create_app(Report(shell, -1, watch), Auth()), lambda client: client.get(f"/api/v1{path}"))
+    return talk(app_of(Report(shell, -1, watch)), lambda client: client.get(f"/api/v1{path}"))
 
 
 def test_the_running_job_is_analysed_as_far_as_it_is_whole(shell: Shell) -> None:

@@ -100,7 +100,7 @@ def test_a_node_is_struck_by_its_name_whatever_its_place_in_the_job() -> None:
 
 
 def test_an_order_that_a_controller_took_with_it_is_sent_again_under_its_id() -> None:
-    v = training(faults=("kill@9:rank3",))
+    v = training(faults=("kill@12:rank3",))
     v.run_until(lambda: v.job.best_step >= 8)
     v.losing = True  # written down, and then the controller dies
     v.run_until(lambda: bool(v.job.fired))
@@ -127,7 +127,7 @@ def test_an_order_that_left_is_not_sent_again(fault: str) -> None:
 
 
 def test_an_order_of_a_generation_that_is_over_is_not_sent_again() -> None:
-    v = training(faults=("slow@9:rank3/forward+10",))
+    v = training(faults=("slow@12:rank3/forward+10",))
     v.run_until(lambda: v.job.best_step >= 8)
     v.losing = True
     v.run_until(lambda: bool(v.job.fired))

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def test_without_a_later_run_an_old_recording_does_not_say_what_was_found(tmp_pa
 def test_documents_of_another_journal_name_nothing(opened: object, tmp_path: Path) -> None:
     """The next run in the file may have begun with another state folder, and another i1."""
     path = tmp_path / "run.jsonl"
-    path.write_bytes(gzip.decompress(BEFORE.read_bytes()))
+    lines = gzip.decompress(BEFORE.read_bytes()).splitlines(keepends=True)
+    second = next(i for i, line in enumerate(lines[1:], 1) if line.startswith(b'{"holdfast"'))
+    path.write_bytes(b"".join([*lines[:400], *lines[second : second + 10]]))
 
     def other(head: dict[str, Any]) -> None:
         for kind, _, doc in head["entities"]:
@@ -74,9 +77,10 @@ def test_documents_of_another_journal_name_nothing(opened: object, tmp_path: Pat
 # --- recordings with summaries -----------------------------------------------------------------------------------
 
 
-def hang(path: Path, options: Options | None = None) -> Recorded:
+@pytest.fixture(scope="module")
+def hanged(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Rank 5 holds the GIL, later rank 1 is killed."""
-    v = Recorded(path, options=options)
+    v = Recorded(tmp_path_factory.mktemp("hang") / "run.jsonl")
     v.submit()
     v.run(5)
     v.hold_gil(5)
@@ -88,6 +92,12 @@ def hang(path: Path, options: Options | None = None) -> Recorded:
         ("worker-hang", "rank5"), ("worker-killed", "rank1"),
     ]  # fmt: skip
     return v
+
+
+@pytest.fixture
+def hang(hanged: Recorded, tmp_path: Path) -> Path:
+    """A copy of that recording."""
+    return Path(shutil.copy(hanged.path, tmp_path))
 
 
 def edit_head(path: Path, edit: Callable[[dict[str, Any]], None], life: int = 0) -> None:
@@ -108,15 +118,14 @@ def edit_decisions(path: Path, edit: Callable[[int, list[str]], list[str]]) -> N
     path.write_text("".join(json.dumps(doc, separators=(",", ":")) + "\n" for doc in docs))
 
 
-def test_a_record_of_an_incident_has_its_summary(tmp_path: Path) -> None:
-    v = hang(tmp_path / "run.jsonl")
-    found = replay(tmp_path / "run.jsonl", through=True)
+def test_a_record_of_an_incident_has_its_summary(hanged: Recorded) -> None:
+    found = replay(hanged.path, through=True)
     assert (found.difference, found.changed, found.aftermath) == (None, [], [])
     assert [one.summary for one in found.then] == [
         IncidentSummary("worker-hang", "rank5", "restart", "closed", "dead"),
         IncidentSummary("worker-killed", "rank1", "restart", "closed"),
     ]
-    assert [one.summary for one in found.now] == [IncidentSummary.from_doc(i.to_doc()) for i in v.incidents]
+    assert [one.summary for one in found.now] == [IncidentSummary.from_doc(i.to_doc()) for i in hanged.incidents]
 
 
 def nothing_is_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,26 +135,22 @@ def nothing_is_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_hang_that_is_none_now_is_listed_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    hang: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "run.jsonl"
-    hang(path)
     nothing_is_evidence(monkeypatch)
-    before = path.read_bytes()
-    assert main(["replay", "--through", str(path)]) == 1
+    before = hang.read_bytes()
+    assert main(["replay", "--through", str(hang)]) == 1
     said = capsys.readouterr().out
     line = next(number for number, text in enumerate(before.splitlines(), 1) if b"record incident i1" in text)
     assert [one for one in said.splitlines() if " -> " in one] == [
         f"i1 worker-hang rank5 restart -> none (line {line})"
     ]
     assert "2 incidents then, 1 now, 1 changed" in said
-    assert path.read_bytes() == before
+    assert hang.read_bytes() == before
 
 
-def test_an_incident_that_is_missing_now_does_not_shift_those_after_it(tmp_path: Path) -> None:
+def test_an_incident_that_is_missing_now_does_not_shift_those_after_it(hang: Path) -> None:
     """The later ones have other ids now, and are the same."""
-    path = tmp_path / "run.jsonl"
-    hang(path)
 
     def earlier(number: int, did: list[str]) -> list[str]:
         did = [line.replace("record incident i2", "record incident i3") for line in did]
@@ -153,16 +158,14 @@ def test_an_incident_that_is_missing_now_does_not_shift_those_after_it(tmp_path:
         one = 'record incident i1 0123abcd {"kind":"straggler","culprit":"node1","action":"alert","state":"closed"}'
         return [*did, one] if number == 50 else did
 
-    edit_decisions(path, earlier)
-    assert [one.text for one in replay(path, through=True).changed] == ["i1 straggler node1 alert -> none (line 50)"]
+    edit_decisions(hang, earlier)
+    assert [one.text for one in replay(hang, through=True).changed] == ["i1 straggler node1 alert -> none (line 50)"]
 
 
-def test_a_document_that_is_the_same_now_names_what_an_old_recording_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    hang(path)
-    edit_head(path, lambda head: head.update(holdfast=2))
-    edit_decisions(path, lambda _, did: [line.partition(" {")[0] for line in did])
-    found = replay(path, through=True)
+def test_a_document_that_is_the_same_now_names_what_an_old_recording_does_not(hang: Path) -> None:
+    edit_head(hang, lambda head: head.update(holdfast=2))
+    edit_decisions(hang, lambda _, did: [line.partition(" {")[0] for line in did])
+    found = replay(hang, through=True)
     assert (found.difference, found.changed) == (None, [])
     assert [one.summary.details for one in found.then] == [
         "worker-hang rank5 restart closed dead", "worker-killed rank1 restart closed",
@@ -188,20 +191,16 @@ def test_a_restart_that_is_an_alert_now_is_listed_by_name(tmp_path: Path) -> Non
     assert (change.then.summary.life, change.now.summary.life) == ("idle", "idle")
 
 
-def test_a_change_of_the_evidence_alone_is_listed(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    hang(path)
-    path.write_text(path.read_text().replace('\\"life\\":\\"dead\\"', '\\"life\\":\\"idle\\"'))
-    (change,) = replay(path, through=True).changed
+def test_a_change_of_the_evidence_alone_is_listed(hang: Path) -> None:
+    hang.write_text(hang.read_text().replace('\\"life\\":\\"dead\\"', '\\"life\\":\\"idle\\"'))
+    (change,) = replay(hang, through=True).changed
     then, now = "worker-hang rank5 restart closed idle", "worker-hang rank5 restart closed dead"
     assert change.text == f"i1 {then} -> {now} (line {change.line})"
 
 
-def test_an_incident_that_only_now_has(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    hang(path)
-    edit_decisions(path, lambda _, did: [line for line in did if not line.startswith("record incident i2")])
-    (change,) = replay(path, through=True).changed
+def test_an_incident_that_only_now_has(hang: Path) -> None:
+    edit_decisions(hang, lambda _, did: [line for line in did if not line.startswith("record incident i2")])
+    (change,) = replay(hang, through=True).changed
     assert change.text == f"i2 none -> worker-killed rank1 restart (now line {change.line})"
 
 
@@ -239,11 +238,9 @@ def test_a_summary_of_another_version_is_read() -> None:
     assert (key, checksum, summary) == ("i1", "0123abcd", IncidentSummary("worker-hang", "rank 5"))
 
 
-def test_nothing_is_listed_of_a_replay_that_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.jsonl"
-    hang(path)
+def test_nothing_is_listed_of_a_replay_that_ended_early(hang: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_is_evidence(monkeypatch)
-    found = replay(path)
+    found = replay(hang)
     assert found.difference is not None
     assert found.events == found.difference.line - 1
     assert (found.then, found.now, found.changed) == ([], [], [])

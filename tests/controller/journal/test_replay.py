@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,25 +38,32 @@ def story(path: Path) -> Recorded:
     return v
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return story(tmp_path_factory.mktemp("told") / "run.jsonl")
+
+
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
-def test_a_recording_leads_to_the_same_decisions(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    v = story(tmp_path / name)
+def test_a_recording_leads_to_the_same_decisions(
+    name: str, told: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    v = told if name == told.path.name else story(tmp_path / name)
     counts: list[int] = []
-    found = replay(tmp_path / name, progress=counts.append)
+    found = replay(v.path, progress=counts.append)
     assert counts == list(range(1, found.events + 1))
     assert found.difference is None
     assert found.runs == 2
     assert found.decisions > 50
     assert [(i.id, i.action, i.reason) for i in found.incidents] == [(i.id, i.action, i.reason) for i in v.incidents]
-    assert main(["replay", str(tmp_path / name)]) == 0
-    assert "the same decisions" in capsys.readouterr().out
+    if v is told:  # the command, of one of them
+        assert main(["replay", str(v.path)]) == 0
+        assert "the same decisions" in capsys.readouterr().out
 
 
 def test_another_policy_is_distinguished_from_the_recorded_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    told: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "run.jsonl"
-    story(path)
+    path = Path(shutil.copy(told.path, tmp_path))
     lines = path.read_text().splitlines()
     wanted = next(i for i, line in enumerate(lines) if '"did":["say finding' in line)
     doc = json.loads(lines[wanted])
@@ -69,10 +77,8 @@ def test_another_policy_is_distinguished_from_the_recorded_one(
     assert json.loads(capsys.readouterr().out)["difference"]["line"] == wanted + 1
 
 
-def test_a_recording_may_be_cut_off_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    story(path)
-    whole = path.read_bytes()
+def test_a_recording_may_be_cut_off_and_nothing_else(told: Recorded, tmp_path: Path) -> None:
+    path, whole = tmp_path / "run.jsonl", told.path.read_bytes()
     path.write_bytes(whole[:-20])
     assert replay(path).difference is None
     path.write_bytes(whole[: len(whole) // 2] + b"\nnonsense\n")
@@ -95,9 +101,9 @@ def a_life(path: Path, boot: str, ticks: int) -> None:
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz", "日.gz"])
 def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name: str, tmp_path: Path) -> None:
     """Wherever the kill cut its line off: the next run is read whole, and of the one before all complete lines."""
-    a_life(tmp_path / name, "one", 12)
+    a_life(tmp_path / name, "one", 7)
     whole = (tmp_path / name).read_bytes()
-    assert [len(life) for life in runs(tmp_path / name)] == [12]
+    assert [len(life) for life in runs(tmp_path / name)] == [7]
     before = 0
     for cut in range(len(whole)):
         path = tmp_path / str(cut) / name
@@ -110,7 +116,7 @@ def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name
         length = len(first[0]) if first else -1
         assert length >= before - 1
         before = length
-    assert before >= 10
+    assert before >= 6
 
 
 @pytest.mark.parametrize("at", [0.3, 0.6, 0.99])

@@ -20,8 +20,6 @@ from holdfast.controller.alerts.receivers import parse_receivers
 from holdfast.controller.alerts.send import Sender
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.http import metrics_models, models, streams
-from holdfast.controller.http.auth import Auth
-from holdfast.controller.http.routes import create_app
 from holdfast.controller.shell.blame_watch import BlameWatch, _look
 from holdfast.controller.shell.days import Days
 from holdfast.controller.shell.report import Report
@@ -33,12 +31,13 @@ from holdfast.diagnostics.steps import span_table
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
+from tests.controller.support.asking import app_of
 from tests.controller.support.fake_facade import FakeFacade
 from tests.controller.support.shapes import Route, hold, routes
 from tests.controller.support.stage import make_shell
 from tests.controller.support.virtual import Virtual
 
-ROUTES = routes(create_app(FakeFacade(), Auth()))
+ROUTES = routes(app_of(FakeFacade()))
 NOT_JSON = {"GET /metrics", "GET /api/v1/events", "GET /api/v1/job/logs", "GET /api/v1/jobs/{id}/logs"}
 FAULT = {"fault": "stop@90000:rank1"}
 PROGRAM = {"target": "/x/train.py"}
@@ -126,7 +125,7 @@ class Answering(Sessions):
 
 @asynccontextmanager
 async def client(report: Report) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=create_app(report, Auth()))
+    transport = httpx.ASGITransport(app=app_of(report))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7080") as made:
         yield made
 

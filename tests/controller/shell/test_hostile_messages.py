@@ -78,7 +78,7 @@ def over_the_wire(message: msg.AgentMessage) -> tuple[msg.AgentMessage, dict[str
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(FRAME, min_size=1, max_size=3))
 @example([t.Frame(0, 0, 0, gpus=(t.GpuGauges(0, {"recovery_action": 1.0}),))])

@@ -101,12 +101,12 @@ def test_names_of_spans_are_bounded() -> None:
     """A program that makes up a name a span, on every rank: beyond a bound they are "other"."""
     row = ROW.pack(0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, -1)
     parts = [
-        (0, msg.WorkerSpans(rank, 1, 1, 0, 0, 0, ("", f"kind{rank}"), pack(row), "j1")) for rank in range(40_000)
+        (0, msg.WorkerSpans(rank, 1, 1, 0, 0, 0, ("", f"kind{rank}"), pack(row), "j1")) for rank in range(5_000)
     ]  # fmt: skip
     table = span_table.decode(parts)
-    assert len(table) == 40_000
+    assert len(table) == 5_000
     assert len(table.kinds) <= span_table.MAX_KINDS + 1
-    assert table.kinds[table.kind[39_999]] == "other"
+    assert table.kinds[table.kind[4_999]] == "other"
     assert table.kinds[table.kind[5]] == "kind5"
     window = SpanWindows(100_000)
     window.begin("j1")

@@ -8,14 +8,13 @@ import httpx
 import pytest
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.http.auth import Auth
-from holdfast.controller.http.routes import create_app
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from tests.controller.support.asking import app_of
 from tests.controller.support.fake_facade import FakeFacade
 from tests.controller.support.shapes import hold, routes
 from tests.controller.support.stage import make_shell
@@ -81,7 +80,7 @@ STATES = {
 }
 
 
-READS = [one for one in routes(create_app(FakeFacade(), Auth())) if one.method == "GET" and one.shape is not None]
+READS = [one for one in routes(app_of(FakeFacade())) if one.method == "GET" and one.shape is not None]
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -89,7 +88,7 @@ def test_answers_have_their_shapes_in_every_state(state: str, tmp_path: Path) ->
     v = STATES[state]()
     shell = shell_of(v, tmp_path)
     report = Report(shell, -1)
-    app = create_app(report, Auth())
+    app = app_of(report)
 
     async def story() -> None:
         transport = httpx.ASGITransport(app=app)

@@ -22,14 +22,14 @@ def test_causes_are_those_that_were_published() -> None:
     assert drawn == draw(7, 16_384, 2048, 54 * 86_400.0, 1.0)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_small_clusters_break_no_invariant(seed: int) -> None:
     found = simulate(SMALL, seed, days=0.15, rate=15_000.0, hurry=300.0)
     assert (found.wrong_evictions, found.wrong_ends) == (0, 0)
     assert sum(found.lost.values()) > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_job_that_may_shrink_does_and_breaks_no_invariant(seed: int) -> None:
     shape = ClusterShape(
         nodes=6, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0, shrinks=True
@@ -38,24 +38,16 @@ def test_a_job_that_may_shrink_does_and_breaks_no_invariant(seed: int) -> None:
     assert (found.wrong_evictions, found.wrong_ends) == (0, 0)
 
 
-def test_progress_goes_up_to_the_end_and_changes_nothing() -> None:
+def test_the_same_seed_is_the_same_run_and_progress_goes_up_to_its_end() -> None:
     shares: list[float] = []
     seen = simulate(SMALL, 3, days=0.05, rate=15_000.0, hurry=300.0, progress=shares.append)
     unseen = simulate(SMALL, 3, days=0.05, rate=15_000.0, hurry=300.0)
     assert shares == sorted(shares)
     assert 0 <= shares[0] < 0.1
     assert shares[-1] >= 1
-    assert (seen.events, seen.goodput, seen.recovered) == (unseen.events, unseen.goodput, unseen.recovered)
-
-
-def test_the_same_seed_is_the_same_run() -> None:
-    one, other = (simulate(SMALL, 3, days=0.1, rate=15_000.0, hurry=300.0) for _ in range(2))
-    assert (one.goodput, one.events, one.detected, one.recovered) == (
-        other.goodput,
-        other.events,
-        other.detected,
-        other.recovered,
-    )
+    assert seen.recovered
+    one, other = ((run.goodput, run.events, run.detected, run.recovered) for run in (seen, unseen))
+    assert one == other
 
 
 def after(how: How, seconds: float = 2400.0, shape: ClusterShape = SMALL) -> World:
@@ -93,8 +85,8 @@ def test_a_node_that_was_given_up_while_cut_off_ends_its_workers_before_others_b
 
 def test_quiet_hours_are_jumped_over() -> None:
     world = World(SMALL, seed=1)
-    world.run(world.began + 86_400.0)
-    assert world.events < 4_000
+    world.run(world.began + 2 * 3_600.0)
+    assert world.events < 600  # 400 of them while it starts
     assert world.brain.jobs.newest.c.time.ratio(world.instant.wall) == pytest.approx(1.0, abs=0.01)
 
 
@@ -116,8 +108,8 @@ def test_silence_is_seen() -> None:
 
 def test_other_ways_of_running_a_job_lose_more() -> None:
     shape = ClusterShape(nodes=64, spares=4)
-    ours = simulate(shape, 1, days=2.0, rate=8.0)
-    others = baselines(shape, 1, days=2.0, rate=8.0)
+    ours = simulate(shape, 1, days=1.0, rate=16.0)
+    others = baselines(shape, 1, days=1.0, rate=16.0)
     assert others.keys() == {"by hand", "torchrun-like"}
     assert all(0 < value < ours.goodput for value in others.values())
 

@@ -3,12 +3,13 @@
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
 
 from holdfast.controller.http.auth import Auth
+from holdfast.controller.http.facade import Facade
 from holdfast.controller.http.routes import create_app
 from tests.controller.support.fake_facade import FakeFacade
 
@@ -26,14 +27,33 @@ def talk(app: FastAPI, story: Callable[[httpx.AsyncClient], Any], **options: Any
     return asyncio.run(run())
 
 
-@functools.lru_cache(maxsize=1)  # the facade of one test at a time
-def _app(facade: FakeFacade, auth: Auth | None) -> FastAPI:
-    """Making one takes longer than most requests."""
-    return create_app(facade, auth or Auth())
+class _Behind:
+    """Who answers, and who is let in, of the one application that all requests go to."""
+
+    def __init__(self) -> None:
+        self.now: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
+
+
+_FACADE, _AUTH = _Behind(), _Behind()
+
+
+@functools.cache
+def _app() -> FastAPI:
+    return create_app(cast(Facade, _FACADE), cast(Auth, _AUTH))
+
+
+def app_of(facade: Facade, auth: Auth | None = None) -> FastAPI:
+    """An application around it, until this is called again: making one takes longer than many requests. It is none for
+    streams, which are their application's."""
+    _FACADE.now, _AUTH.now = facade, auth or Auth()
+    return _app()
 
 
 def ask(facade: FakeFacade, method: str, path: str, auth: Auth | None = None, **request: Any) -> httpx.Response:
-    return talk(_app(facade, auth), lambda client: client.request(method, path, **request))
+    return talk(app_of(facade, auth), lambda client: client.request(method, path, **request))
 
 
 def error(answer: httpx.Response) -> str:

@@ -27,7 +27,10 @@ from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
 
 STEP = 0.3
-TICK = 0.05
+TICK = 0.05  # as of a real controller
+LATER = ((3.0, 0.15), (30.0, 0.3))
+"""Once so many seconds have gone by without anything done to it, ticks are longer: what is decided then is not a matter
+of a twentieth of a second. A step lasts a whole number of them, and frames come in less than `silence_floor`."""
 
 
 @dataclasses.dataclass
@@ -42,7 +45,6 @@ class Worker:
     stopped_at: float = math.inf  # process stopped or GIL held: no tick from here on
     state_t: bool = False
     sleeping_at: float = math.inf  # alive but stuck outside of any operation
-
     busy_until: float = 0.0  # it computes until then, wherever it stands
 
 
@@ -256,24 +258,31 @@ class Virtual:
 
     # --- time ----------------------------------------------------------------------------------------------------
 
-    def run(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self.now < end - 1e-9:
-            self._advance_workers(TICK)
-            self.now += TICK
-            if round(self.now / TICK) % 2 == 0:
-                for agent in self.agents.values():
-                    if agent.alive and not agent.frozen:
-                        self._frame(agent)
-            self.feed(Tick(self.busy, self.busy))
-            self.check()
+    def run(self, seconds: float, quiet: bool = False) -> None:
+        """`quiet`: nothing was done to it before, either."""
+        began, end = self.now - quiet * LATER[0][0], self.now + seconds
+        while (left := end - self.now) > 1e-9:
+            self._go_by(began, left)
+
+    def _go_by(self, began: float, most: float) -> None:
+        """One tick of a run that began then."""
+        tick = max([TICK, *(tick for after, tick in LATER if self.now - began > after - 1e-9)])
+        is_later, tick = tick > TICK, min(tick, max(TICK, most))
+        self._advance_workers(tick)
+        self.now += tick
+        if is_later or round(self.now / TICK) % 2 == 0:
+            for agent in self.agents.values():
+                if agent.alive and not agent.frozen:
+                    self._frame(agent, max(tick, 2 * TICK))
+        self.feed(Tick(self.busy, self.busy))
+        self.check()
 
     def run_until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
         """Move time until it holds; it must within so many seconds."""
-        end = self.now + seconds
+        began = self.now
         while not holds():
-            assert self.now < end, f"not within {seconds:g} s"
-            self.run(TICK)
+            assert self.now < began + seconds, f"not within {seconds:g} s"
+            self._go_by(began, math.inf)
 
     def _advance_workers(self, seconds: float) -> None:
         for id in {w.job for w in self.all_workers() if w.running}:
@@ -288,7 +297,7 @@ class Virtual:
         able = all(math.isinf(w.stopped_at) and math.isinf(w.sleeping_at) for w in world)
         if not complete or not able:
             return
-        if self.now + seconds - max(w.progress_at for w in world) < self.step_seconds:
+        if self.now + seconds - max(w.progress_at for w in world) < self.step_seconds - 1e-9:
             return
         for worker in world:
             first = worker.step < 0
@@ -305,7 +314,7 @@ class Virtual:
         backs = (back.at_most for back in self.rollbacks if back.generation == worker.generation)
         return min([best + 1, *backs]) // self.checkpoint_every * self.checkpoint_every
 
-    def _frame(self, agent: FakeAgent) -> None:
+    def _frame(self, agent: FakeAgent, interval: float = 2 * TICK) -> None:
         samples, steps = [], []
         held_up = {w.job for w in self.all_workers() if w.running and not math.isinf(min(w.stopped_at, w.sleeping_at))}
         for w in agent.workers.values():
@@ -327,22 +336,17 @@ class Virtual:
             )  # fmt: skip
             if w.step >= 0:
                 wall = int((1_000_000 + w.progress_at) * 1e9)
+                counts = self.counts_from_zero
+                loss, tokens = (t.NAN, 0) if counts else (3.0 - w.step * 1e-3, 128)
                 steps.append(
                     t.StepRecord(
-                        w.rank,
-                        w.generation,
-                        w.step,
-                        wall,
-                        self.step_seconds,
-                        t.NAN if self.counts_from_zero else 3.0 - w.step * 1e-3,
-                        0 if self.counts_from_zero else 128,
-                        self.counts_from_zero,
-                        w.job,
+                        w.rank, w.generation, w.step, wall, self.step_seconds, loss, tokens, counts, w.job,
                     )
-                )
+                )  # fmt: skip
         frame = t.Frame(
-            1, int(self.instant.wall * 1e9), int(self.now * 1e9), workers=tuple(samples), steps=tuple(steps)
-        )
+            1, int(self.instant.wall * 1e9), int(self.now * 1e9), workers=tuple(samples), steps=tuple(steps),
+            heartbeat_interval=interval,
+        )  # fmt: skip
         self.feed(FrameSeen(agent.name, frame))
 
     def activity(self, worker: Worker) -> t.Activity | None:
@@ -358,30 +362,29 @@ class Virtual:
 
     def check(self) -> None:
         """What must hold after every event."""
-        running = [w for w in self.all_workers() if w.running and self._reachable(w)]
-        generations = {(w.job, w.generation) for w in running}
-        assert len(generations) == len({job for job, _ in generations}), f"two generations train at once: {generations}"
+        generations: set[tuple[str, int]] = set()
         for agent in self.agents.values():
-            jobs = {w.job for w in agent.workers.values() if w.running and agent.alive}
+            if not agent.alive:
+                continue  # workers behind a lost agent cannot join: their store and their peers are gone
+            held = {(w.job, w.generation) for w in agent.workers.values() if w.running}
+            jobs = {job for job, _ in held}
             assert len(jobs) <= 1, f"{agent.name} holds workers of {sorted(jobs)}"
+            generations |= held
+        assert len(generations) == len({job for job, _ in generations}), f"two generations train at once: {generations}"
         live = [i.job for i in self.incidents if i.live]
         assert len(live) == len(set(live))
         for brain in self.brain.jobs.active():
             job = brain.c.job
             if job.generation and brain.c.life.stage.value == "up":
                 assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
-        held = [name for brain in self.brain.jobs.active() for name in brain.c.job.nodes]
-        assert len(held) == len(set(held)), "a node belongs to two jobs"
-
-    def _reachable(self, worker: Worker) -> bool:
-        """Workers behind a lost agent cannot join: their store and their peers are gone."""
-        return self._holder(worker).alive
+        nodes = [name for brain in self.brain.jobs.active() for name in brain.c.job.nodes]
+        assert len(nodes) == len(set(nodes)), "a node belongs to two jobs"
 
 
 def training(nodes: int = 2, **more: object) -> Virtual:
     v = Virtual(nodes=nodes)
     v.submit(nnodes=2, **more)
-    v.run(3.0)
+    v.run(3.0, quiet=True)
     assert v.job.state is JobStatus.RUNNING
     assert v.job.best_step >= 6
     return v
@@ -392,5 +395,5 @@ def trains_again(v: Virtual, generation: int) -> None:
     assert v.job.state is JobStatus.RUNNING
     assert v.job.generation == generation
     before = v.job.best_step
-    v.run(3.0)
+    v.run(3.0, quiet=True)
     assert v.job.best_step > before

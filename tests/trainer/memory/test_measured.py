@@ -50,7 +50,7 @@ LAYOUTS = {
 }
 
 
-FAST = ("host", "pp-cell", "pp-zbv", "zero-2-bfloat16", "zero-2-pp-tp")
+FAST = ("host", "pp-cell", "pp-zbv", "zero-2-bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -57,19 +57,19 @@ def train(run: Run, parts: int) -> tuple[dict[int, np.ndarray], Dlrm, float]:
     model, loss = Dlrm(run.dim, torch.float64, run.seed), 0.0
     for batch in data_of(run):
         used = sorted({key for sample in batch for key in sample.keys})
-        for key in used:
-            if key not in table:
-                table[key] = first_values(as_keys([key]), run.dim, run.seed, np.dtype(np.float64))[0]
+        new = [key for key in used if key not in table]
+        table.update(zip(new, first_values(as_keys(new), run.dim, run.seed, np.dtype(np.float64)), strict=True))
         flat, sums = None, {key: np.zeros(run.dim) for key in used}
         for part in range(parts):
-            mine = [batch[at] for at in share(len(batch), parts, part)]
+            mine = [batch[number] for number in share(len(batch), parts, part)]
             keys = sorted({key for sample in mine for key in sample.keys})
+            at = {key: number for number, key in enumerate(keys)}
             found, rows = gradients(
                 model,
                 torch.tensor([sample.numbers for sample in mine], dtype=torch.float64),
                 torch.tensor([sample.label for sample in mine], dtype=torch.float64),
                 torch.from_numpy(np.stack([table[key] for key in keys])),
-                torch.tensor([[keys.index(key) for key in sample.keys] for sample in mine]),
+                torch.tensor([[at[key] for key in sample.keys] for sample in mine]),
                 len(batch),
             )
             flat = found if flat is None else flat + found

@@ -103,6 +103,21 @@ class Planned(Answer):
     where: str = Field(description="Then the kind of action that exceeds its plan most; empty: not known, or none.")
 
 
+class OffPlan(Answer):
+    """A finding `traffic-unplanned` that lasts."""
+
+    node: str = Field(description="Empty: most nodes of the job.")
+    text: str
+    since: float
+
+
+class TrafficBesidePlan(Answer):
+    """What nodes send beside what the job's layout says."""
+
+    planned_bytes: float = Field(description="Bytes of a step that leave their node, over all nodes.")
+    off_plan: list[OffPlan] = Field(description="Nodes that send far less or far more than that.")
+
+
 class _AnyJob(Answer):
     id: str
     name: str = Field(description="Unique among active jobs.")
@@ -140,6 +155,7 @@ class Job(_AnyJob):
     step_seconds: Number = Field(description="Median of the last steps.")
     step_planned_seconds: Number = Field(default=None, description="What a step was planned to take.")
     planned: Planned | None = Field(default=None, description="Null: nothing was planned for what runs.")
+    traffic: TrafficBesidePlan | None = Field(default=None, description="Null: the bytes of its layout are not known.")
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
     time: Spent = Field(description="Use of the job time, in seconds.")

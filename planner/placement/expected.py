@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class NodeBytes:
     other: Ints
     amount: Floats
     """From `one` to `other`."""
+    pp: int = 1
+    """Pipeline ranks: each has as many of all ranks, in their order."""
 
     @cached_property
     def sent(self) -> Floats:
@@ -72,7 +75,7 @@ def node_bytes(plan: Plan, traffic: PlannedTraffic, per_node: int) -> NodeBytes:
         found = np.concatenate([keys, ones[leaves] * nodes + others[leaves]])
         keys, place = np.unique(found, return_inverse=True)
         sums = np.bincount(place.ravel(), np.concatenate([sums, np.full(int(leaves.sum()), amount)]), len(keys))
-    return NodeBytes(nodes, keys // nodes, keys % nodes, sums.astype(np.float64))
+    return NodeBytes(nodes, keys // nodes, keys % nodes, sums.astype(np.float64), sizes[0])
 
 
 def _links(ranks: Ints, places: Sequence[Sequence[int]], traffic: PlannedTraffic) -> Iterator[_Links]:
@@ -83,7 +86,7 @@ def _links(ranks: Ints, places: Sequence[Sequence[int]], traffic: PlannedTraffic
         ring = held.reshape(-1, held.shape[-1])  # by pipeline rank and dp; each column of tp is a ring
         yield ring, np.roll(ring, -1, axis=0), amount
     for pipe in places:
-        for here, there in zip(pipe, pipe[1:], strict=False):
+        for here, there in pairwise(pipe):
             if here != there:
                 yield ranks[here], ranks[there], traffic.message
                 yield ranks[there], ranks[here], traffic.message

@@ -1,4 +1,4 @@
-"""What a job does in every step, what that is planned to take, and what it sends. For the controller, once, by rank 0."""
+"""What a job does in every step, what that is planned to take, and what its links carry. Sent once, by rank 0."""
 
 from __future__ import annotations
 

@@ -96,9 +96,7 @@ class UnplannedTraffic:
     def end(self, why: str) -> list[Change]:
         """What was found is over, and all is forgotten."""
         changes = [] if self._of_job is None else [Change("", self._of_job, why, is_over=True)]
-        changes += [
-            Change(name, one.reported, why, is_over=True) for name, one in self._nodes.items() if one.reported
-        ]
+        changes += [Change(name, one.reported, why, is_over=True) for name, one in self._nodes.items() if one.reported]
         self._forget()
         return changes
 

@@ -178,6 +178,30 @@ class Layers(Answer):
     rank: int = Field(description="Pipeline rank that holds it.")
 
 
+class Box(Answer):
+    """A node of the job; of a job with many, a switch or more."""
+
+    name: str
+    inside: str = Field(description="The switch or the pod that it lies in; empty: not known.")
+    nodes: int
+    ranks: list[list[int]] = Field(description="First and last of each run of ranks.")
+    stages: list[tuple[int, float]] = Field(description="Pipeline ranks, with their shares of the ranks here.")
+    sent: float = Field(description="Bytes of a step that leave it, by the plan.")
+    received: float
+    sent_measured: Number = Field(description="What its NICs count, in the median of the newest steps.")
+    received_measured: Number
+
+
+class Layout(Answer):
+    """Who sits where, and what leaves each place in a step."""
+
+    job: str
+    generation: int
+    kind: Literal["node", "switch", "pod", "nodes"] = Field(description="What a box is: of all, 128 at most.")
+    pp: int = Field(description="Number of pipeline ranks.")
+    boxes: list[Box] = Field(description="By what they lie in, then in the order of ranks.")
+
+
 class Plan(Answer):
     job: str
     generation: int

@@ -150,7 +150,9 @@ def off_plan_row(traffic: output.Json | None) -> dict[str, str]:
     lasting = (traffic or {}).get("off_plan") or []
     if not lasting:
         return {}
-    return {"off its plan": "; ".join(f"since {output.clock(one['since'])}: {output.text(one['text'])}" for one in lasting)}
+    return {
+        "off its plan": "; ".join(f"since {output.clock(one['since'])}: {output.text(one['text'])}" for one in lasting)
+    }
 
 
 def step_text(found: output.Json) -> str:

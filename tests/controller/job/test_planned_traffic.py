@@ -88,9 +88,7 @@ class Run:
         self._heard(self.v.feed(FrameSeen(node, frame)))
 
     def _heard(self, actions: list[Action]) -> None:
-        self.said += [
-            one for one in actions if isinstance(one, Say) and one.fields.get("kind") == "traffic-unplanned"
-        ]
+        self.said += [one for one in actions if isinstance(one, Say) and one.fields.get("kind") == "traffic-unplanned"]
 
     @property
     def subjects(self) -> list[object]:
@@ -106,8 +104,10 @@ class Run:
 def test_a_node_that_sends_more_than_its_layout_says() -> None:
     run = Run(plan())
     assert run.steps(60) == []
-    assert run.steps(30, one_moves(90.0, 84.0)) == [], "11 to change the median of 20, and it has to last for 20 more"
-    assert run.steps(5, one_moves(90.0, 84.0)) == ["finding"]
+    assert run.steps(29, one_moves(90.0, 84.0)) == [], (
+        "10 change the median of 20, and it has to last for as many as 20"
+    )
+    assert run.steps(1, one_moves(90.0, 84.0)) == ["finding"]
     text = str(run.said[0].fields["text"])
     assert text == "node2 sends 90 MB and receives 84 MB in each step, 4.2 times what the layout says (20 MB and 20 MB)"
     assert run.subjects == ["node2"]
@@ -143,9 +143,9 @@ def test_what_most_nodes_do_is_one_finding_of_the_job() -> None:
 
 def test_limits_and_leaving_it_out() -> None:
     assert Run(plan(), "traffic-unplanned.action=off").steps(80, one_moves(90.0, 90.0)) == []
-    strict = Run(plan(), "traffic-unplanned.more=1.2", "traffic-unplanned.steps=5")
-    assert strict.steps(25, one_moves(26.0, 26.0)) == ["finding"]
-    assert strict.steps(10) == ["finding.ended"], "the end is never beyond the begin"
+    strict = Run(plan(), "traffic-unplanned.more=1.5", "traffic-unplanned.steps=5")
+    assert strict.steps(25, one_moves(32.0, 32.0)) == ["finding"]
+    assert strict.steps(10) == ["finding.ended"]
 
 
 # --- what looks like it ----------------------------------------------------------------------------------------------

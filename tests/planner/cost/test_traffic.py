@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast.plan.plan import Op
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.file import parse
-from holdfast.planner.cost.layers import parts
+from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
 from holdfast.planner.cost.traffic import planned_traffic, wire_of
@@ -66,7 +67,7 @@ def test_links_carry_what_the_trainer_counts(case: str) -> None:
     for by in (times, ()):
         found = planned_traffic(shape, layout, parts(shape, layout, precision), precision, by)
         group, pipes = layout.dp * layout.tp, layout.places
-        hops = sum(a != b for pipe in pipes for a, b in zip(pipe, pipe[1:], strict=False))
+        hops = sum(a != b for pipe in pipes for a, b in pairwise(pipe))
         assert sum(found.tensor) * group == pytest.approx(expected.tensor)
         assert 2 * group * (hops * found.message + found.tied) == pytest.approx(expected.pipeline)
         assert sum(found.replicas) * layout.replicas * layout.tp == pytest.approx(expected.replicas)

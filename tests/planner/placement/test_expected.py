@@ -8,7 +8,6 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.plan.plan import Layers, Mesh, Plan
 from holdfast.plan.planned_traffic import MOST_BYTES, PlannedTraffic
-from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.file import parse
@@ -19,7 +18,7 @@ from holdfast.planner.cost.traffic import planned_traffic
 from holdfast.planner.placement.expected import node_bytes
 from holdfast.planner.placement.sites import Reach, Site, Sites
 
-MODEL = Transformer(layers=8, width=256, heads=4, vocab=512, length=128, tied=True)
+MODEL = Transformer(layers=8, width=256, heads=8, vocab=512, length=128, tied=True)
 
 
 def plan(pp: int, dp: int, tp: int, places: list[tuple[int, ...]]) -> Plan:
@@ -42,8 +41,9 @@ def test_by_hand() -> None:
     assert found.sent.tolist() == [2 * 10 + across + 0.25] * 2 + [2 * 20 + across + 0.25] * 2
     assert found.received.tolist() == found.sent.tolist()
     links = dict(zip(zip(found.one.tolist(), found.other.tolist(), strict=True), found.amount.tolist(), strict=True))
-    assert links[0, 1] == 20.25 and links[1, 0] == 20.0, "the ring of all goes one way"
-    assert links[0, 2] == across and (0, 3) not in links
+    assert (links[0, 1], links[1, 0]) == (20.25, 20.0), "the ring of all goes one way"
+    assert links[0, 2] == across
+    assert (0, 3) not in links
     assert links[1, 2] == 0.25
     whole = node_bytes(plan(2, 2, 2, [(0, 1)]), traffic, 8)
     assert whole.sent.tolist() == [0.0]
@@ -63,7 +63,9 @@ def test_several_stages_on_a_rank() -> None:
     """Interleaved: 0, 1, 0, 1. The way from stage 1 to stage 2 leads back."""
     found = node_bytes(plan(2, 1, 1, [(0, 1, 0, 1)]), PlannedTraffic((0.0, 0.0), (0.0,) * 4, message=1.0), 1)
     assert found.sent.tolist() == [3.0, 3.0]
-    turning = node_bytes(plan(2, 1, 1, [(0, 1, 1, 0)]), PlannedTraffic((0.0, 0.0), (0.0,) * 4, message=1.0, tied=9.0), 1)
+    turning = node_bytes(
+        plan(2, 1, 1, [(0, 1, 1, 0)]), PlannedTraffic((0.0, 0.0), (0.0,) * 4, message=1.0, tied=9.0), 1
+    )
     assert turning.sent.tolist() == [2.0, 2.0], "a wave turns on its rank, and ends where it began"
 
 
@@ -79,15 +81,12 @@ def test_several_stages_on_a_rank() -> None:
 )
 def test_what_leaves_nodes_is_what_the_cost_model_has_between_them(layout: Layout) -> None:
     """Stages that are cut alike: then the share of an axis' links that leave nodes is that of its bytes."""
-    if layout.schedule not in SCHEDULES:
-        pytest.fail(f"no schedule {layout.schedule}")
     cluster = parse('gpu = "A100"\nnodes = 4\ngpus_per_node = 4\n[links.switch]\ngbit_per_s = 200\n')
     wire = CostModel(cluster, precision=Precision()).predict(MODEL, layout).wire
     one, traffic = of(layout)
     found = node_bytes(one, traffic, 4)
     between = sum(value for level, value in wire.by_link.items() if level > Level.NODE)
     assert found.sent.sum() == pytest.approx(found.received.sum())
-    # Stages differ by the tables at both ends, whose replicas the cost model spreads evenly.
     assert found.sent.sum() == pytest.approx(between, rel=1e-9)
 
 
@@ -101,7 +100,8 @@ def test_levels() -> None:
         Reach.SWITCH: [ring, 0.0, ring, 0.0], Reach.POD: [0.0, ring, 0.0, ring],
     }  # fmt: skip
     apart = found.sent_by_level(sites, [0, 2, 1, 3])
-    assert apart[Reach.POD].tolist() == [ring, ring, ring, ring] and Reach.SWITCH not in apart
+    assert list(apart) == [Reach.POD]
+    assert apart[Reach.POD].tolist() == [ring, ring, ring, ring]
     assert np.sum([values for values in levels.values()]) == pytest.approx(found.sent.sum())
 
 

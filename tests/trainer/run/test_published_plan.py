@@ -45,7 +45,8 @@ def test_a_planned_step_goes_with_the_plan(sent: list[bytes], capsys: pytest.Cap
 def test_what_was_planned_for_another_number_of_ranks_stays_and_a_line_says_so(
     sent: list[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish_plan(PLAN, CONFIG, 8, CPU)
+    anywhere = replace(CONFIG, parallel=replace(CONFIG.parallel, dp=0))  # as many replicas as there are ranks for
+    publish_plan(PLAN, anywhere, 8, CPU)
     (one,) = sent
     assert decode_plan(one).orders == PLAN.orders
     assert decode_planned(one) is None

@@ -67,15 +67,17 @@ def node_bytes(plan: Plan, traffic: PlannedTraffic, per_node: int) -> NodeBytes:
         raise UsageError(f"a stage lies on none of {sizes[0]} pipeline ranks")
     if (len(traffic.tensor), len(traffic.replicas)) != (sizes[0], stages):
         raise UsageError("the traffic of a plan is of other stages")
-    nodes, sums = world // per_node, np.zeros(0)
-    keys = np.zeros(0, dtype=np.int64)
+    nodes = world // per_node
+    keys: Ints = np.zeros(0, dtype=np.int64)
+    sums: Floats = np.zeros(0)
     for ones, others, amount in _links(np.arange(world, dtype=np.int64).reshape(sizes), places, traffic):
         ones, others = ones.ravel() // per_node, others.ravel() // per_node
         leaves = ones != others
         found = np.concatenate([keys, ones[leaves] * nodes + others[leaves]])
         keys, place = np.unique(found, return_inverse=True)
-        sums = np.bincount(place.ravel(), np.concatenate([sums, np.full(int(leaves.sum()), amount)]), len(keys))
-    return NodeBytes(nodes, keys // nodes, keys % nodes, sums.astype(np.float64), sizes[0])
+        weights = np.concatenate([sums, np.full(int(leaves.sum()), amount)])
+        sums = np.bincount(place.ravel(), weights, len(keys)).astype(np.float64)
+    return NodeBytes(nodes, keys // nodes, keys % nodes, sums, sizes[0])
 
 
 def _links(ranks: Ints, places: Sequence[Sequence[int]], traffic: PlannedTraffic) -> Iterator[_Links]:

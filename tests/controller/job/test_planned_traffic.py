@@ -119,8 +119,10 @@ def test_a_node_that_sends_more_than_its_layout_says() -> None:
     assert run.steps(40, one_moves(45.0, 45.0)) == [], "neither more nor over: no flapping at the limit"
     assert run.steps(20, one_moves(30.0, 30.0)) == ["finding.ended"]
     assert run.shown == []
-    assert run.v.incidents == [], "no incident, so no alert and nothing that pages"
-    assert run.v.brain.c.book.counts == {"traffic-unplanned": 1}
+    kinds = [one.cause.kind.value for one in run.v.incidents]
+    assert kinds == ["traffic-decline"], "from 90 to 45 MB; of the plan no incident, so no alert and nothing that pages"
+    assert run.v.brain.c.book.counts["traffic-unplanned"] == 1
+    assert not run.v.brain.c.history("node2").recent(run.v.instant.wall, 1e9), "and no evidence against the node"
 
 
 def test_a_node_that_sends_less() -> None:

@@ -53,17 +53,6 @@ declare namespace Api {
     account: StepAccount;
     culprits: Culprit[];
   }
-  interface Box {
-    name: string;
-    inside: string;
-    nodes: number;
-    ranks: number[][];
-    stages: any[][];
-    sent: number;
-    received: number;
-    sent_measured: number | null;
-    received_measured: number | null;
-  }
   interface Condition {
     condition: "failed" | "stopped" | "no progress" | "recovering" | "slow" | "paused" | "at risk" | "waiting for nodes" | "starting" | "well" | "finished";
     sentence: string;
@@ -427,7 +416,18 @@ declare namespace Api {
     generation: number;
     kind: "node" | "switch" | "pod" | "nodes";
     pp: number;
-    boxes: Box[];
+    boxes: LayoutPlace[];
+  }
+  interface LayoutPlace {
+    name: string;
+    inside: string;
+    nodes: number;
+    ranks: number[][];
+    stages: any[][];
+    sent: number;
+    received: number;
+    sent_measured: number | null;
+    received_measured: number | null;
   }
   interface LevelBytes {
     level: "node" | "switch" | "pod" | "core" | "nics";

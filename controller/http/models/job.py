@@ -178,7 +178,7 @@ class Layers(Answer):
     rank: int = Field(description="Pipeline rank that holds it.")
 
 
-class Box(Answer):
+class LayoutPlace(Answer):
     """A node of the job; of a job with many, a switch or more."""
 
     name: str
@@ -199,7 +199,7 @@ class Layout(Answer):
     generation: int
     kind: Literal["node", "switch", "pod", "nodes"] = Field(description="What a box is: of all, 128 at most.")
     pp: int = Field(description="Number of pipeline ranks.")
-    boxes: list[Box] = Field(description="By what they lie in, then in the order of ranks.")
+    boxes: list[LayoutPlace] = Field(description="By what they lie in, then in the order of ranks.")
 
 
 class Plan(Answer):

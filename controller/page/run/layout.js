@@ -16,7 +16,7 @@ let layout = null;
  * @param {number} rank */
 export const colourOf = (rank) => `hsl(${Math.round(((rank * 0.381966) % 1) * 360)} 65% 80%)`;
 
-/** "ranks 0–3, pipeline rank 1; sends 20.0 MB of a step out of it, counted 20.8 MB". Pure. @param {Api.Box} box */
+/** "ranks 0–3, pipeline rank 1; sends 20.0 MB of a step out of it, counted 20.8 MB". Pure. @param {Api.LayoutPlace} box */
 export function boxText(box) {
   const ranks = box.ranks.flatMap(([first, last]) => Array.from({ length: last - first + 1 }, (_, i) => first + i));
   const stages = box.stages.map(([rank]) => rank);
@@ -24,7 +24,7 @@ export function boxText(box) {
   return `ranks ${ranges(ranks)}, pipeline rank ${ranges(stages)}; sends ${bytes(box.sent)} of a step out of it${counted}`;
 }
 
-/** @param {Api.Box} box @param {number} most @param {boolean} isNode @param {boolean} isOff */
+/** @param {Api.LayoutPlace} box @param {number} most @param {boolean} isNode @param {boolean} isOff */
 function boxOf(box, most, isNode, isOff) {
   const stripes = make("span", { class: "stripes" });
   for (const [rank, share] of box.stages) {

@@ -43,7 +43,7 @@ def test_layout_shows_who_sits_where_and_what_leaves_each_node(served: Served, w
     expect(places).to_have_count(len(served.facade.boxes()))
     expect(page.locator("#layout-about")).to_have_text("each box is a node, with its ranks")
     expect(places.nth(1)).to_have_attribute(
-        "title", re.compile(r"node1: ranks 4.7, pipeline rank \d; sends 20.0 MB of a step out of it, counted 84.0 MB")
+        "title", re.compile(r"node1: ranks 4.7, pipeline rank \d; sends 20 MB of a step out of it, counted 84 MB")
     )
     expect(page.locator("#layout .place.off")).to_have_count(1)
     expect(page.locator("#facts")).to_contain_text(re.compile(r"off its plansince [\d:]+: node1 sends 84 MB"))

@@ -20,6 +20,10 @@ def job_of(names: list[str], nproc: int = 4) -> Job:
     return job
 
 
+def nothing(node: str) -> None:
+    """No node was counted."""
+
+
 def known(switches: dict[str, str]) -> dict[str, Node]:
     return {name: Node(name, t.Identity(name, name, "i", switch=switch)) for name, switch in switches.items()}
 
@@ -50,7 +54,7 @@ def test_nodes_by_switch_with_what_leaves_them() -> None:
 
 def test_stages_share_a_node() -> None:
     planned = node_bytes(ring(4, 2), PlannedTraffic((0.0,) * 4, (1.0,) * 4), 4)
-    doc = layout_doc(job_of(["n0", "n1"]), known({"n0": "", "n1": ""}), planned, {}.get)
+    doc = layout_doc(job_of(["n0", "n1"]), known({"n0": "", "n1": ""}), planned, nothing)
     assert [box["stages"] for box in doc["boxes"]] == [[[0, 0.5], [1, 0.5]], [[2, 0.5], [3, 0.5]]]
 
 
@@ -67,7 +71,7 @@ def test_many_nodes_are_drawn_by_what_they_lie_in(switch: object, kind: str, cou
     names = [f"node{i}" for i in range(256)]
     nodes = known({name: switch(i) for i, name in enumerate(names)})  # type: ignore[operator]
     planned = node_bytes(ring(1, 1024), PlannedTraffic((0.0,), (5.0,)), 4)
-    doc = layout_doc(job_of(names), nodes, planned, {}.get)
+    doc = layout_doc(job_of(names), nodes, planned, nothing)
     assert (doc["kind"], len(doc["boxes"])) == (kind, count)
     assert len(doc["boxes"]) <= MOST
     assert {box["sent"] for box in doc["boxes"]} == {5.0}
@@ -77,6 +81,6 @@ def test_many_nodes_are_drawn_by_what_they_lie_in(switch: object, kind: str, cou
 
 def test_a_node_that_the_controller_does_not_know_has_no_place() -> None:
     planned = NodeBytes(2, np.array([0, 1]), np.array([1, 0]), np.array([3.0, 4.0]))
-    doc = layout_doc(job_of(["n0", "n1"]), known({"n0": "a"}), planned, {}.get)
+    doc = layout_doc(job_of(["n0", "n1"]), known({"n0": "a"}), planned, nothing)
     assert [(box["name"], box["inside"]) for box in doc["boxes"]] == [("n1", ""), ("n0", "a")]
     assert [box["sent"] for box in doc["boxes"]] == [4.0, 3.0]

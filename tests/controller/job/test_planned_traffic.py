@@ -4,6 +4,7 @@ through the frames that agents send."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,9 +97,14 @@ class Run:
 
     @property
     def shown(self) -> list[dict[str, object]]:
-        doc = job_doc(self.v.brain.jobs.newest, self.v.instant)["traffic"]
-        found: list[dict[str, object]] = doc["off_plan"]
+        found: list[dict[str, object]] = self.doc["off_plan"]
         return found
+
+    @property
+    def doc(self) -> Any:
+        brain = self.v.brain.jobs.newest
+        assert brain is not None
+        return job_doc(brain, self.v.instant)["traffic"]
 
 
 def test_a_node_that_sends_more_than_its_layout_says() -> None:
@@ -114,7 +120,7 @@ def test_a_node_that_sends_more_than_its_layout_says() -> None:
     (shown,) = run.shown
     assert (shown["node"], shown["text"]) == ("node2", text)
     assert shown["since"] == pytest.approx(run.v.instant.wall, abs=3.0)
-    assert job_doc(run.v.brain.jobs.newest, run.v.instant)["traffic"]["planned_bytes"] == 4 * RING
+    assert run.doc["planned_bytes"] == 4 * RING
     assert run.steps(60, one_moves(90.0, 84.0)) == [], "it is said once"
     assert run.steps(40, one_moves(45.0, 45.0)) == [], "neither more nor over: no flapping at the limit"
     assert run.steps(20, one_moves(30.0, 30.0)) == ["finding.ended"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -56,7 +57,9 @@ def test_what_was_planned_for_another_number_of_ranks_stays_and_a_line_says_so(
 
 
 @pytest.mark.parametrize(("layout", "cuts"), [(Layout(pp=2, dp=2, zero=2), "each"), (Layout(dp=4, zero=3), "last")])
-def test_what_its_links_carry_goes_with_the_plan(sent: list[bytes], layout: Layout, cuts: str) -> None:
+def test_what_its_links_carry_goes_with_the_plan(
+    sent: list[bytes], layout: Layout, cuts: Literal["each", "last"]
+) -> None:
     """With a rank on each node, what all of them send is what the trainer counts, by its own plan."""
     config = settings_of(Config(), layout)
     config = replace(config, parallel=replace(config.parallel, zero_reduce=cuts))

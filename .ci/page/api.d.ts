@@ -300,6 +300,7 @@ declare namespace Api {
     step_seconds: number | null;
     step_planned_seconds?: number | null;
     planned?: Planned | null;
+    traffic?: TrafficBesidePlan | null;
     mfu: number | null;
     goodput: number | null;
     time: Spent;
@@ -410,6 +411,24 @@ declare namespace Api {
     stop: number;
     rank: number;
   }
+  interface Layout {
+    job: string;
+    generation: number;
+    kind: "node" | "switch" | "pod" | "nodes";
+    pp: number;
+    boxes: LayoutPlace[];
+  }
+  interface LayoutPlace {
+    name: string;
+    inside: string;
+    nodes: number;
+    ranks: number[][];
+    stages: any[][];
+    sent: number;
+    received: number;
+    sent_measured: number | null;
+    received_measured: number | null;
+  }
   interface LevelBytes {
     level: "node" | "switch" | "pod" | "core" | "nics";
     pp: number;
@@ -490,6 +509,11 @@ declare namespace Api {
   }
   interface NotifySpec {
     receiver?: string;
+  }
+  interface OffPlan {
+    node: string;
+    text: string;
+    since: number;
   }
   interface Order {
     parallel: Record<string, number>;
@@ -754,6 +778,10 @@ declare namespace Api {
   interface Traffic {
     node: string;
     nics: NicTraffic[];
+  }
+  interface TrafficBesidePlan {
+    planned_bytes: number;
+    off_plan: OffPlan[];
   }
   interface Verdict {
     node: string;

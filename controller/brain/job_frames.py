@@ -59,7 +59,9 @@ class JobFrames:
         # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
         if finding is not None and all(self.c.ranks.operation) and self.hangs.is_transfer_stuck:
             return self.recovery.found(finding, now)
-        return self.recovery.found_at_nodes(self.detectors.traffic(node, frame, job, self.c.ranks, now), now)
+        found = self.detectors.traffic(node, frame, job, self.c.ranks, now)
+        beside = self.plans.traffic(node.name, self.detectors.take_volumes(node.name), now)
+        return self.recovery.found_at_nodes(found, now) + beside
 
     def step(self, record: t.StepRecord, node: str, now: Instant) -> list[Action]:
         """A step that a rank finished which the node holds or held."""

@@ -1,7 +1,8 @@
 """The detectors that look at what one job does: its steps, its losses, the traffic of its nodes."""
 
 from holdfast.controller.detectors.base.table import Tuning
-from holdfast.controller.detectors.network.volumes import VolumeDetector
+from holdfast.controller.detectors.network.traffic_pattern import Volume
+from holdfast.controller.detectors.network.volumes import Copied, VolumeDetector
 from holdfast.controller.detectors.workers.pace import PaceDetector
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
 from holdfast.controller.state.incidents import Finding
@@ -36,3 +37,7 @@ class JobDetectors:
         if not frame.offsets or (job.life_last < 0 and not (ranks.phase == _START).all()):
             return []
         return self._volumes.observe(node.name, frame, first, job.generation, job.life_last >= 0, now)
+
+    def take_volumes(self, node: str) -> list[tuple[Volume, Copied]]:
+        """What the steps moved that the node's last frame completed, and copies of snapshots in it; each once."""
+        return self._volumes.take(node)

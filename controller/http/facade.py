@@ -52,6 +52,9 @@ class Facade(Protocol):
     def plan(self, id: str = "") -> Json | None:
         """`models.Plan` of the job, once its rank 0 has reported it."""
 
+    def layout(self, id: str = "") -> Json | None:
+        """`models.Layout` of the job, once its rank 0 has reported a plan with the bytes of its links."""
+
     def ranks(self, id: str = "") -> Json:
         """`models.Ranks`."""
 

@@ -206,6 +206,11 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         data = facade.plan(id)
         return await answer(request, lambda: encode(data))
 
+    @api.get("/layout", response_model=models.Layout | None, summary="Who sits where, and what leaves each place")
+    async def layout(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
+        data = facade.layout(id)
+        return await answer(request, lambda: encode(data))
+
     @api.get(
         "/logs",
         tags=["live"],

@@ -80,6 +80,7 @@ def job_doc(brain: JobBrain, at: Instant) -> Json:
         "step_seconds": median,
         "step_planned_seconds": None if planned is None else planned.step,
         "planned": None if planned is None else _planned(brain, planned.step, median),
+        "traffic": _traffic(brain),
         "mfu": _mean(state.ranks.mfu),
         "restarts": job.restarts,
         "queued": not job.state.ended and state.life.waiting_since is not None and state.is_queued(),
@@ -125,6 +126,18 @@ def _planned(brain: JobBrain, step: float, median: float | None) -> Json:
         "ratio": None if median is None else median / step,
         "slower_since": since,
         "where": brain.plans.where if since is not None else "",
+    }
+
+
+def _traffic(brain: JobBrain) -> Json | None:
+    """What nodes send beside what the layout says."""
+    planned = brain.plans.traffic_planned
+    if planned is None:
+        return None
+    lasting = [] if brain.c.job.state.ended else brain.plans.off_plan.values()
+    return {
+        "planned_bytes": float(planned.sent.sum()),
+        "off_plan": [{"node": one.node, "text": one.text, "since": one.since} for one in lasting],
     }
 
 

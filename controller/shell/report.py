@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.base.errors import Conflict, HoldfastError
 from holdfast.controller.alerts.send import Sender
 from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.cluster.boxes import layout_doc
 from holdfast.controller.cluster.earlier import earlier
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
@@ -206,6 +207,13 @@ class Report:
             self._plans = {job: kept for job, kept in self._plans.items() if job in self._c.jobs}
             self._plans[published.job] = published, plan_doc(published)
         return self._plans[published.job][1]
+
+    def layout(self, id: str = "") -> Json | None:
+        brain = self._brain(id)
+        planned = brain.plans.traffic_planned if brain is not None else None
+        if brain is None or planned is None or len(brain.c.job.nodes) != planned.nodes:
+            return None
+        return layout_doc(brain.c.job, self._c.nodes, planned, brain.plans.traffic_measured)
 
     def incidents(self, id: str = "") -> list[Json]:
         return [incident_doc(i) for i in reversed(self._c.book.incidents.values()) if not id or i.job == id]

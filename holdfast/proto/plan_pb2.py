@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19holdfast/proto/plan.proto\x12\x0bholdfast.v1\"\x81\x02\n\x04Plan\x12\x10\n\x08schedule\x18\x01 \x01(\t\x12\x1f\n\x04\x61xes\x18\x02 \x03(\x0b\x32\x11.holdfast.v1.Axis\x12&\n\x06stages\x18\x03 \x03(\x0b\x32\x16.holdfast.v1.PlanStage\x12\x15\n\rmicro_batches\x18\x04 \x01(\r\x12&\n\x06orders\x18\x05 \x03(\x0b\x32\x16.holdfast.v1.PlanOrder\x12\'\n\x08replicas\x18\x06 \x03(\x0b\x32\x15.holdfast.v1.PlanPipe\x12\x0b\n\x03tps\x18\x07 \x03(\r\x12)\n\x07planned\x18\x08 \x01(\x0b\x32\x18.holdfast.v1.PlannedStep\"\x84\x01\n\x0bPlannedStep\x12\x0c\n\x04step\x18\x01 \x01(\x01\x12\x0f\n\x07\x66orward\x18\x02 \x03(\x01\x12\x10\n\x08\x62\x61\x63kward\x18\x03 \x03(\x01\x12\x0e\n\x06tensor\x18\x04 \x03(\x01\x12\x0f\n\x07message\x18\x05 \x01(\x01\x12\x10\n\x08replicas\x18\x06 \x03(\x01\x12\x11\n\toptimizer\x18\x07 \x03(\x01\"\"\n\x04\x41xis\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\"6\n\tPlanStage\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04stop\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\"\x18\n\x08PlanPipe\x12\x0c\n\x04rank\x18\x01 \x03(\r\"\x90\x01\n\tPlanOrder\x12\n\n\x02op\x18\x01 \x03(\r\x12\r\n\x05stage\x18\x02 \x03(\r\x12\x13\n\x0bmicro_batch\x18\x03 \x03(\x11\x12\x0c\n\x04pipe\x18\x04 \x03(\r\x12\x0c\n\x04more\x18\x05 \x03(\r\x12\x0c\n\x04\x61lso\x18\x06 \x03(\r\x12\x0c\n\x04part\x18\x07 \x03(\r\x12\r\n\x05parts\x18\x08 \x03(\r\x12\x0c\n\x04late\x18\t \x03(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19holdfast/proto/plan.proto\x12\x0bholdfast.v1\"\xaf\x02\n\x04Plan\x12\x10\n\x08schedule\x18\x01 \x01(\t\x12\x1f\n\x04\x61xes\x18\x02 \x03(\x0b\x32\x11.holdfast.v1.Axis\x12&\n\x06stages\x18\x03 \x03(\x0b\x32\x16.holdfast.v1.PlanStage\x12\x15\n\rmicro_batches\x18\x04 \x01(\r\x12&\n\x06orders\x18\x05 \x03(\x0b\x32\x16.holdfast.v1.PlanOrder\x12\'\n\x08replicas\x18\x06 \x03(\x0b\x32\x15.holdfast.v1.PlanPipe\x12\x0b\n\x03tps\x18\x07 \x03(\r\x12)\n\x07planned\x18\x08 \x01(\x0b\x32\x18.holdfast.v1.PlannedStep\x12,\n\x07traffic\x18\t \x01(\x0b\x32\x1b.holdfast.v1.PlannedTraffic\"\x84\x01\n\x0bPlannedStep\x12\x0c\n\x04step\x18\x01 \x01(\x01\x12\x0f\n\x07\x66orward\x18\x02 \x03(\x01\x12\x10\n\x08\x62\x61\x63kward\x18\x03 \x03(\x01\x12\x0e\n\x06tensor\x18\x04 \x03(\x01\x12\x0f\n\x07message\x18\x05 \x01(\x01\x12\x10\n\x08replicas\x18\x06 \x03(\x01\x12\x11\n\toptimizer\x18\x07 \x03(\x01\"`\n\x0ePlannedTraffic\x12\x0e\n\x06tensor\x18\x01 \x03(\x01\x12\x10\n\x08replicas\x18\x02 \x03(\x01\x12\x0f\n\x07message\x18\x03 \x01(\x01\x12\x0c\n\x04tied\x18\x04 \x01(\x01\x12\r\n\x05world\x18\x05 \x01(\x01\"\"\n\x04\x41xis\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\"6\n\tPlanStage\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04stop\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\"\x18\n\x08PlanPipe\x12\x0c\n\x04rank\x18\x01 \x03(\r\"\x90\x01\n\tPlanOrder\x12\n\n\x02op\x18\x01 \x03(\r\x12\r\n\x05stage\x18\x02 \x03(\r\x12\x13\n\x0bmicro_batch\x18\x03 \x03(\x11\x12\x0c\n\x04pipe\x18\x04 \x03(\r\x12\x0c\n\x04more\x18\x05 \x03(\r\x12\x0c\n\x04\x61lso\x18\x06 \x03(\r\x12\x0c\n\x04part\x18\x07 \x03(\r\x12\r\n\x05parts\x18\x08 \x03(\r\x12\x0c\n\x04late\x18\t \x03(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast.proto.plan_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PLAN']._serialized_start=43
-  _globals['_PLAN']._serialized_end=300
-  _globals['_PLANNEDSTEP']._serialized_start=303
-  _globals['_PLANNEDSTEP']._serialized_end=435
-  _globals['_AXIS']._serialized_start=437
-  _globals['_AXIS']._serialized_end=471
-  _globals['_PLANSTAGE']._serialized_start=473
-  _globals['_PLANSTAGE']._serialized_end=527
-  _globals['_PLANPIPE']._serialized_start=529
-  _globals['_PLANPIPE']._serialized_end=553
-  _globals['_PLANORDER']._serialized_start=556
-  _globals['_PLANORDER']._serialized_end=700
+  _globals['_PLAN']._serialized_end=346
+  _globals['_PLANNEDSTEP']._serialized_start=349
+  _globals['_PLANNEDSTEP']._serialized_end=481
+  _globals['_PLANNEDTRAFFIC']._serialized_start=483
+  _globals['_PLANNEDTRAFFIC']._serialized_end=579
+  _globals['_AXIS']._serialized_start=581
+  _globals['_AXIS']._serialized_end=615
+  _globals['_PLANSTAGE']._serialized_start=617
+  _globals['_PLANSTAGE']._serialized_end=671
+  _globals['_PLANPIPE']._serialized_start=673
+  _globals['_PLANPIPE']._serialized_end=697
+  _globals['_PLANORDER']._serialized_start=700
+  _globals['_PLANORDER']._serialized_end=844
 # @@protoc_insertion_point(module_scope)

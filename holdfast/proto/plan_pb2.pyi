@@ -24,6 +24,7 @@ class Plan(google.protobuf.message.Message):
     REPLICAS_FIELD_NUMBER: builtins.int
     TPS_FIELD_NUMBER: builtins.int
     PLANNED_FIELD_NUMBER: builtins.int
+    TRAFFIC_FIELD_NUMBER: builtins.int
     schedule: builtins.str
     micro_batches: builtins.int
     @property
@@ -50,6 +51,10 @@ class Plan(google.protobuf.message.Message):
     def planned(self) -> global___PlannedStep:
         """left out where nobody has predicted it"""
 
+    @property
+    def traffic(self) -> global___PlannedTraffic:
+        """left out where it is not known"""
+
     def __init__(
         self,
         *,
@@ -61,9 +66,10 @@ class Plan(google.protobuf.message.Message):
         replicas: collections.abc.Iterable[global___PlanPipe] | None = ...,
         tps: collections.abc.Iterable[builtins.int] | None = ...,
         planned: global___PlannedStep | None = ...,
+        traffic: global___PlannedTraffic | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["planned", b"planned"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "planned", b"planned", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages", "tps", b"tps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["planned", b"planned", "traffic", b"traffic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["axes", b"axes", "micro_batches", b"micro_batches", "orders", b"orders", "planned", b"planned", "replicas", b"replicas", "schedule", b"schedule", "stages", b"stages", "tps", b"tps", "traffic", b"traffic"]) -> None: ...
 
 global___Plan = Plan
 
@@ -116,6 +122,44 @@ class PlannedStep(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["backward", b"backward", "forward", b"forward", "message", b"message", "optimizer", b"optimizer", "replicas", b"replicas", "step", b"step", "tensor", b"tensor"]) -> None: ...
 
 global___PlannedStep = PlannedStep
+
+@typing.final
+class PlannedTraffic(google.protobuf.message.Message):
+    """Bytes of one step on the link from each rank that sends them: holdfast/plan/planned_traffic.py."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENSOR_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    TIED_FIELD_NUMBER: builtins.int
+    WORLD_FIELD_NUMBER: builtins.int
+    message: builtins.float
+    """to the next stage, and as many back"""
+    tied: builtins.float
+    """between the first and the last stage, each way"""
+    world: builtins.float
+    """to the next of all ranks"""
+    @property
+    def tensor(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """by pipeline rank, to the next of a tp group"""
+
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """by stage, to the next that holds the same"""
+
+    def __init__(
+        self,
+        *,
+        tensor: collections.abc.Iterable[builtins.float] | None = ...,
+        replicas: collections.abc.Iterable[builtins.float] | None = ...,
+        message: builtins.float = ...,
+        tied: builtins.float = ...,
+        world: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["message", b"message", "replicas", b"replicas", "tensor", b"tensor", "tied", b"tied", "world", b"world"]) -> None: ...
+
+global___PlannedTraffic = PlannedTraffic
 
 @typing.final
 class Axis(google.protobuf.message.Message):

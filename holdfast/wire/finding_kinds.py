@@ -61,6 +61,7 @@ class FindingKind(StrEnum):
     STEP_TIME_JUMP = "step-time-jump"
     STEP_TIME_DRIFT = "step-time-drift"
     SLOWER_THAN_PLANNED = "slower-than-planned"
+    TRAFFIC_UNPLANNED = "traffic-unplanned"
     STRAGGLER = "straggler"
     NODE_PARTITIONED = "node-partitioned"
     NODE_UNREACHABLE = "node-unreachable"

@@ -8,14 +8,15 @@ from google.protobuf.message import DecodeError
 from holdfast.base.errors import ProtocolError
 from holdfast.plan.plan import OPS, SECOND_ORDER, Action, Layers, Mesh, Order, Plan, numbered
 from holdfast.plan.planned_step import PlannedStep
+from holdfast.plan.planned_traffic import PlannedTraffic
 from holdfast.proto import plan_pb2 as p
 
-_PLANNED = fields(PlannedStep)
+_PLANNED, _TRAFFIC = fields(PlannedStep), fields(PlannedTraffic)
 _NUMBERS = {op: number for number, op in enumerate(OPS)}
 
 
-def encode_plan(plan: Plan, planned: PlannedStep | None = None) -> bytes:
-    """`planned`: what a planner says that a step of it takes. Older readers pass over that."""
+def encode_plan(plan: Plan, planned: PlannedStep | None = None, traffic: PlannedTraffic | None = None) -> bytes:
+    """`planned`, `traffic`: what a planner says that a step of it takes, and sends. Older readers pass over both."""
     return p.Plan(
         schedule=plan.schedule,
         axes=[p.Axis(name=name, size=size) for name, size in plan.mesh.axes],
@@ -38,6 +39,7 @@ def encode_plan(plan: Plan, planned: PlannedStep | None = None) -> bytes:
         replicas=[p.PlanPipe(rank=ranks) for ranks in plan.replicas],
         tps=plan.mesh.tps,
         planned=None if planned is None else p.PlannedStep(**{f.name: getattr(planned, f.name) for f in _PLANNED}),
+        traffic=None if traffic is None else p.PlannedTraffic(**{f.name: getattr(traffic, f.name) for f in _TRAFFIC}),
     ).SerializeToString()
 
 
@@ -80,6 +82,19 @@ def decode_planned(data: bytes) -> PlannedStep | None:
             tuple(found.replicas),
             tuple(found.optimizer),
         )
+    except (DecodeError, ValueError):
+        return None
+
+
+def decode_traffic(data: bytes) -> PlannedTraffic | None:
+    """What a message of `encode_plan` says that a step sends. None as `decode_planned` has it."""
+    message = p.Plan()
+    try:
+        message.ParseFromString(data)
+        if not message.HasField("traffic"):
+            return None
+        found = message.traffic
+        return PlannedTraffic(tuple(found.tensor), tuple(found.replicas), found.message, found.tied, found.world)
     except (DecodeError, ValueError):
         return None
 

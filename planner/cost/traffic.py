@@ -8,9 +8,10 @@ that are filled up so that replicas divide them are not counted here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from holdfast.plan.planned_traffic import PlannedTraffic
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cost.collectives import sent
@@ -39,6 +40,47 @@ def wire_of(
     by_purpose = {name: num_bytes for name, (num_bytes, _) in purposes.items()}
     by_purpose["pipeline"] += by_purpose.pop("tied")
     return Wire(by_purpose, dict(by_link))
+
+
+def planned_traffic(
+    model: Transformer, layout: Layout, parts: Parts, precision: Precision, times: Sequence[tuple[float, float]] = ()
+) -> PlannedTraffic:
+    """The same bytes as `wire_of` has in all, on the link from each rank that sends them: stages differ in what they
+    send. `times`: how often each stage's parameters are gathered and its gradients summed; empty: `reductions`."""
+    places, last = layout.places, layout.stages - 1
+    lines, copies = layout.local_micro_batches / len(places), layout.replicas
+    owners = 1.0 if layout.zero == 0 else 1.0 / copies
+    tables = 0 if layout.shard_vocabulary else model.table_parameters
+    once = tables if _is_one_table(model, layout) else 0
+    tensor, replicas = [0.0] * layout.pp, []
+    for stage in range(layout.stages):
+        layers = len(layout.layers_of(stage, model.layers))
+        ends = [end for end, at in ((parts.first, 0), (parts.last, last)) if at == stage]
+        sends = lines * sum(
+            count * sent(op, num_bytes, layout.tp)
+            for count, one in ((layers, parts.layer), *((1, end) for end in ends))
+            for op, num_bytes in (*one.sends_f, *one.sends_b)
+        )
+        if layout.sequence:
+            alike = layers * model.norms * model.norm_parameters
+            alike += (stage == 0) * (tables + model.first_parameters - model.table_parameters)
+            alike += (stage == last) * (model.norm_parameters + tables - once)
+            sends += owners * 2.0 * (layout.tp - 1) * alike * precision.weight
+        for pipe in places:
+            tensor[pipe[stage]] += sends / layout.tp
+        held = layers * parts.layer.params + sum(end.params for end in ends)
+        gathers, sums = times[stage] if times else reductions(layout)
+        if layout.zero == 0:  # an all-reduce of whole gradients, and nothing to gather
+            gathers, sums = 0, 2 * sums
+        each = gathers * precision.weight + sums * precision.gradient
+        replicas.append((copies - 1.0) / copies * held * each)
+    return PlannedTraffic(
+        tuple(tensor),
+        tuple(replicas),
+        lines * parts.layer.boundary,
+        _tied(model, layout, parts, precision) / (2.0 * layout.dp * layout.tp),
+        2.0 * (layout.world - 1) * 8 * (2 + layout.world) / layout.world,
+    )
 
 
 def reductions(layout: Layout) -> tuple[int, int]:

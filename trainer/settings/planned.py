@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from holdfast.plan.plan import Op, Plan
 from holdfast.plan.planned_step import PlannedStep
+from holdfast.plan.planned_traffic import PlannedTraffic
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.gpus import find
 from holdfast.planner.cost.host import activation_bytes
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout, LayoutError
-from holdfast.planner.cost.traffic import wire_of
+from holdfast.planner.cost.traffic import planned_traffic, wire_of
 from holdfast.trainer.settings.checks import check, planned_step
 from holdfast.trainer.settings.config import Config, PlannedConfig
 from holdfast.trainer.settings.errors import ConfigError
@@ -170,6 +173,28 @@ def step_bytes(config: Config, layout: TrainerLayout, vocab: int) -> dict[str, f
     axes: dict[str, dict[Level, float]] = {axis: {} for axis in ("pp", "dp", "tp", "ends", "world")}
     found = wire_of(model, known, parts(model, known, precision), precision, axes).by_purpose
     return {"pp": found["pipeline"], "dp": found["replicas"], "tp": found["tensor"]}
+
+
+def step_traffic(config: Config, layout: TrainerLayout, vocab: int, plan: Plan) -> PlannedTraffic | None:
+    """What each rank sends in a step of this plan, predicted; None for what the planner does not know: one's own
+    module, pipeline ranks that differ in tp, replicas that do not all send the same, and curvature."""
+    is_known = config.parallel.partial_backward == 1 and config.optim.name != "dp-kfac"
+    if config.module.build or layout.stage_tp or not is_known:
+        return None
+    model, known = shape_of(config.model, vocab, config.data.seq_len), layout_of(config, layout)
+    precision = precision_of(config)
+    try:
+        known.check(model, layout.world)
+    except LayoutError:
+        return None
+    counts = Counter((action.op, action.stage) for _, action in plan.actions())
+    times = [
+        (counts[Op.UNSHARD, stage] / plan.pipes, counts[Op.REDUCE_GRAD, stage] / plan.pipes)
+        for stage in range(known.stages)
+    ]
+    # Chunks have a schedule of their own, which gathers each twice and reduces it once, as stage 3 by layer does.
+    by_plan = () if config.memory.policy == "chunks" else times
+    return planned_traffic(model, known, parts(model, known, precision), precision, by_plan)
 
 
 def precision_of(config: Config) -> Precision:

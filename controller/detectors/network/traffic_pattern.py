@@ -23,6 +23,9 @@ _GAP = 200  # bins without a sample, after which what was before is not known to
 _LOOK = 30.0  # seconds in which a period is looked for
 _STRONG = 0.4  # autocorrelation of a period
 _PERIODS = 8  # in one window, where no steps are reported
+_STRETCH = 8  # bins at least, in which a rate is taken
+_STRETCHES = 32  # of a step at most
+_FEW_STRETCHES = 4  # of a step at least: fewer do not show a quiet one
 _FEWEST = 4  # bins of the shortest period that can be found
 
 
@@ -33,6 +36,10 @@ class Volume:
     tx: float
     rx: float
     peak: float
+    steady_tx: float = math.inf
+    """Of `tx`, what traffic of the rate of its quietest stretch would be: it may be another program's. Infinite: the
+    step is too short to have one."""
+    steady_rx: float = math.inf
 
 
 def find_period(values: Floats, width: float) -> float:
@@ -128,7 +135,17 @@ class Bins:
         both = tx + rx
         busiest = max(1, min(len(both), round(0.1 * int((both > 0).sum()))))
         peak = float(np.partition(both, -busiest)[-busiest:].mean()) / BIN
-        return Volume(float(tx.sum()), float(rx.sum()), peak)
+        return Volume(float(tx.sum()), float(rx.sum()), peak, _steady(tx), _steady(rx))
+
+
+def _steady(moved: Floats) -> float:
+    """Bytes of all bins, had all been as quiet as the quietest stretch of them."""
+    count = min(_STRETCHES, len(moved) // _STRETCH)
+    if count < _FEW_STRETCHES:
+        return math.inf
+    width = len(moved) // count
+    sums = moved[: count * width].reshape(count, width).sum(axis=1)
+    return float(sums.min()) / width * len(moved)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,8 @@ _FADES = 0.95  # of a scatter that was, with each new usual: a calm moment does 
 _CLOSE = 1.25  # times a node's own share, below which the others are no better off
 
 
-Row = tuple[float, float, float]  # a Volume
+Row = tuple[float, float, float]  # a Volume, but for what is steady of it
+Copied = tuple[float, float]  # bytes of snapshots, sent and received, that a step may have carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Judge:
         self._since = 0  # steps since the usual was taken
         self.share = 1.0
 
-    def add(self, volume: Volume, copies: tuple[float, float] = (0.0, 0.0)) -> Trouble | None:
+    def add(self, volume: Volume, copies: Copied = (0.0, 0.0)) -> Trouble | None:
         """The deviation that this step completes. Then its level is the new baseline: it is reported once.
 
         `copies`: bytes of snapshots, sent and received, that recently occur in some steps and not in others.
@@ -168,7 +169,7 @@ class _Copies:
         self.sent = host.get("snapshot_bytes", 0.0) if step >= 0 else 0.0
         self.received = host.get("snapshot_copies_bytes", 0.0)
 
-    def lately(self) -> tuple[float, float]:
+    def lately(self) -> Copied:
         """What one step may carry more than another; called for each step."""
         self.volumes_ago += 1
         return (self.sent, self.received) if self.volumes_ago <= _KEPT else (0.0, 0.0)
@@ -180,6 +181,7 @@ class _Node:
     steps: StepTraffic = field(default_factory=StepTraffic)
     copies: _Copies = field(default_factory=_Copies)
     in_windows: bool = False
+    newest: list[tuple[Volume, Copied]] = field(default_factory=list)
 
 
 class VolumeDetector:
@@ -209,11 +211,22 @@ class VolumeDetector:
             state.judge.begin()
         if frame.host:
             state.copies.look(frame.host)
-        found = []
+        found, state.newest = [], []
         for volume in volumes:
-            trouble = state.judge.add(volume, state.copies.lately())
+            copies = state.copies.lately()
+            trouble = state.judge.add(volume, copies)
+            if not in_windows:
+                state.newest.append((volume, copies))
             if trouble is not None and not self._is_common(node, trouble):
                 found.append(self._finding(node, trouble, self._others(node, now), state.steps.period, now))
+        return found
+
+    def take(self, node: str) -> list[tuple[Volume, Copied]]:
+        """Of the steps that the last frame of this node completed, each once; none where no steps are reported."""
+        state = self._nodes.get(node)
+        if state is None:
+            return []
+        found, state.newest = state.newest, []
         return found
 
     def _is_common(self, node: str, trouble: Trouble) -> bool:

@@ -103,6 +103,21 @@ class Planned(Answer):
     where: str = Field(description="Then the kind of action that exceeds its plan most; empty: not known, or none.")
 
 
+class OffPlan(Answer):
+    """A finding `traffic-unplanned` that lasts."""
+
+    node: str = Field(description="Empty: most nodes of the job.")
+    text: str
+    since: float
+
+
+class TrafficBesidePlan(Answer):
+    """What nodes send beside what the job's layout says."""
+
+    planned_bytes: float = Field(description="Bytes of a step that leave their node, over all nodes.")
+    off_plan: list[OffPlan] = Field(description="Nodes that send far less or far more than that.")
+
+
 class _AnyJob(Answer):
     id: str
     name: str = Field(description="Unique among active jobs.")
@@ -140,6 +155,7 @@ class Job(_AnyJob):
     step_seconds: Number = Field(description="Median of the last steps.")
     step_planned_seconds: Number = Field(default=None, description="What a step was planned to take.")
     planned: Planned | None = Field(default=None, description="Null: nothing was planned for what runs.")
+    traffic: TrafficBesidePlan | None = Field(default=None, description="Null: the bytes of its layout are not known.")
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
     time: Spent = Field(description="Use of the job time, in seconds.")
@@ -160,6 +176,30 @@ class Layers(Answer):
     first: int = Field(description="First layer of the stage.")
     stop: int = Field(description="The layer after its last one.")
     rank: int = Field(description="Pipeline rank that holds it.")
+
+
+class LayoutPlace(Answer):
+    """A node of the job; of a job with many, a switch or more."""
+
+    name: str
+    inside: str = Field(description="The switch or the pod that it lies in; empty: not known.")
+    nodes: int
+    ranks: list[list[int]] = Field(description="First and last of each run of ranks.")
+    stages: list[tuple[int, float]] = Field(description="Pipeline ranks, with their shares of the ranks here.")
+    sent: float = Field(description="Bytes of a step that leave it, by the plan.")
+    received: float
+    sent_measured: Number = Field(description="What its NICs count, in the median of the newest steps.")
+    received_measured: Number
+
+
+class Layout(Answer):
+    """Who sits where, and what leaves each place in a step."""
+
+    job: str
+    generation: int
+    kind: Literal["node", "switch", "pod", "nodes"] = Field(description="What a box is: of all, 128 at most.")
+    pp: int = Field(description="Number of pipeline ranks.")
+    boxes: list[LayoutPlace] = Field(description="By what they lie in, then in the order of ranks.")
 
 
 class Plan(Answer):

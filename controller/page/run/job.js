@@ -132,6 +132,7 @@ function showFacts() {
     const { slower_since: since, where } = job.planned;
     rows.push(["slower than planned", `since ${clock(since)}${where ? `: ${where}` : ""}`]);
   }
+  for (const { text, since } of job.traffic?.off_plan ?? []) rows.push(["off its plan", `since ${clock(since)}: ${text}`]);
   if (known(job.mfu)) rows.push(["MFU", percent(job.mfu)]);
   rows.push(["generation", `${count(job.generation)}, ${many(job.restarts, "restart")}`]);
   if (known(job.exit_code)) rows.push(["exit code", String(job.exit_code)]);

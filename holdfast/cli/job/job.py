@@ -95,6 +95,7 @@ def job_table(found: output.Json) -> Table:
         "tokens/s": output.number(found.get("tokens_per_s"), 0),
         "step time": output.seconds(found.get("step_seconds")) + beside_plan(found.get("planned")),
         **slower_row(found.get("planned")),
+        **off_plan_row(found.get("traffic")),
         "MFU": output.number(found.get("mfu"), 3),
         "goodput": output.percent(found.get("goodput")),
         "time": spent(found.get("time")),
@@ -142,6 +143,16 @@ def slower_row(planned: output.Json | None) -> dict[str, str]:
         return {}
     where = f": {output.text(planned['where'])}" if planned.get("where") else ""
     return {"slower than planned": f"since {output.clock(planned['slower_since'])}{where}"}
+
+
+def off_plan_row(traffic: output.Json | None) -> dict[str, str]:
+    """Nodes that send far less or more than the layout says; empty where none does."""
+    lasting = (traffic or {}).get("off_plan") or []
+    if not lasting:
+        return {}
+    return {
+        "off its plan": "; ".join(f"since {output.clock(one['since'])}: {output.text(one['text'])}" for one in lasting)
+    }
 
 
 def step_text(found: output.Json) -> str:

@@ -37,6 +37,26 @@ def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: 
     expect(page.locator("#history-title")).to_contain_text("node1")
 
 
+def test_layout_shows_who_sits_where_and_what_leaves_each_node(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/run")
+    places = page.locator("#layout a.place")
+    expect(places).to_have_count(len(served.facade.boxes()))
+    expect(page.locator("#layout-about")).to_have_text("each box is a node, with its ranks")
+    expect(places.nth(1)).to_have_attribute(
+        "title", re.compile(r"node1: ranks 4.7, pipeline rank \d; sends 20 MB of a step out of it, counted 84 MB")
+    )
+    expect(page.locator("#layout .place.off")).to_have_count(1)
+    expect(page.locator("#facts")).to_contain_text(re.compile(r"off its plansince [\d:]+: node1 sends 84 MB"))
+    # The longest bar is what node1 was counted to send.
+    wide = places.evaluate_all(
+        "all => all.map((one) => [...one.querySelectorAll('.sent i')].map((i) => i.style.width))"
+    )
+    assert wide[1] == ["23.8095%", "100%"]
+    assert page.locator("#layout .legend i").count() == served.facade.pp
+    places.nth(1).click()
+    expect(page.locator("#history-title")).to_contain_text("node1")
+
+
 def test_curves_show_earlier_generations_and_another_job_behind_the_own(served: Served, watched: Watched) -> None:
     page = open_page(watched, served, "#/run")
     for name in ("loss", "norm", "time", "tokens", "mfu"):

@@ -28,6 +28,7 @@ from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import DiagnoseRequested, EventSeen, ResultSeen
 from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.diagnostics.steps import span_table
+from holdfast.plan.planned_traffic import PlannedTraffic
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
@@ -70,7 +71,8 @@ def world(folder: Path) -> World:
     v.exit(3, signal=9)
     v.run(5.0)
     table, plan = simulate(Job(), [Culprit(5, "forward", 0.3)], 12, 1)
-    v.feed(EventSeen("node0", t.PlanPublished("j1", v.job.generation, encode_plan(plan))))
+    traffic = PlannedTraffic((0.0,) * plan.mesh.size("pp"), (4e6,) * len(plan.stages))
+    v.feed(EventSeen("node0", t.PlanPublished("j1", v.job.generation, encode_plan(plan, traffic=traffic))))
     v.feed(DiagnoseRequested("d1", ("node2",)))
     v.run(1.0)
     v.brain.c.history("node1").offend(t.FindingKind.WORKER_KILLED, v.instant.wall)

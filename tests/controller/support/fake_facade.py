@@ -215,6 +215,11 @@ class FakeFacade(FakeJob):
             "orders": [[f"{p}F0", f"{p}B0"] for p in range(self.pp)],
         }
 
+    def layout(self, id: str = "") -> Json | None:
+        if (job := self.of(id)) is not self:
+            return job.layout()
+        return {"job": self.id, "generation": self.generation, "kind": "node", "pp": self.pp, "boxes": self.boxes()}
+
     def incidents(self, id: str = "") -> list[Json]:
         found = [i | {"job": job.id} for job in (self, *self.others) for i in job.known_incidents]
         return sorted((i for i in found if not id or i["job"] == id), key=lambda i: -i["opened"])

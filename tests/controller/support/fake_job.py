@@ -73,6 +73,10 @@ class FakeJob(FakeTraining):
                 "slower_since": self.started,
                 "where": "messages between stages 0 and 1: 50 ms of a step, planned 10 ms",
             },
+            "traffic": {
+                "planned_bytes": 40e6,
+                "off_plan": [{"node": "node1", "text": "node1 sends 84 MB in each step", "since": self.started}],
+            },
             "mfu": 0.41 if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
@@ -92,6 +96,20 @@ class FakeJob(FakeTraining):
             "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
             "max_steps": 5000,
         }
+
+    def boxes(self) -> list[Json]:
+        """Of `models.Layout`: node1 sends four times what the plan says."""
+        rows = [(row["name"], row["ranks"]) for row in self.node_rows if row["ranks"]]
+        each = self.pp / (len(rows) * self.per_node)
+        return [
+            {
+                "name": name, "inside": f"leaf{i // 4}", "nodes": 1, "ranks": [[ranks[0], ranks[-1]]],
+                "stages": [[stage, 1.0] for stage in sorted({int(rank * each) for rank in ranks})],
+                "sent": 20e6, "received": 20e6, "sent_measured": 84e6 if name == "node1" else 20.8e6,
+                "received_measured": 20.8e6,
+            }
+            for i, (name, ranks) in enumerate(rows)
+        ]  # fmt: skip
 
 
 def _fault(incident: Json) -> Fault:

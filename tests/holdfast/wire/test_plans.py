@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from holdfast.base.errors import ProtocolError
 from holdfast.plan.plan import OPS, SECOND_ORDER, WHOLE_STAGE, Action, Layers, Mesh, Op, Plan, numbered
 from holdfast.plan.planned_step import PlannedStep
+from holdfast.plan.planned_traffic import PlannedTraffic
 from holdfast.proto import plan_pb2
-from holdfast.wire.plans import decode_plan, decode_planned, encode_plan
+from holdfast.wire.plans import decode_plan, decode_planned, decode_traffic, encode_plan
 
 
 @st.composite
@@ -67,6 +68,29 @@ def test_what_a_step_is_planned_to_take_travels_beside_the_plan(plan: Plan, plan
     older = plan_pb2.Plan.FromString(data)
     older.ClearField("planned")
     assert older.SerializeToString() == encode_plan(plan), "an older reader passes over the one field that is new"
+
+
+BYTES = st.floats(0, 1e18)
+TRAFFIC = st.builds(PlannedTraffic, *[st.lists(BYTES, max_size=5).map(tuple)] * 2, *[BYTES] * 3)
+
+
+@given(plans(), TRAFFIC)
+def test_what_its_links_carry_travels_beside_the_plan(plan: Plan, traffic: PlannedTraffic) -> None:
+    data = encode_plan(plan, PlannedStep(1.0), traffic)
+    assert decode_traffic(data) == traffic
+    assert (decode_plan(data), decode_planned(data)) == (plan, PlannedStep(1.0))
+    assert decode_traffic(encode_plan(plan, PlannedStep(1.0))) is None
+    older = plan_pb2.Plan.FromString(data)
+    older.ClearField("traffic")
+    assert older.SerializeToString() == encode_plan(plan, PlannedStep(1.0))
+
+
+@pytest.mark.parametrize("wrong", [{"tensor": [-1.0]}, {"message": float("nan")}, {"replicas": [1.0, 2e18]}])
+def test_traffic_that_cannot_be_is_none_and_the_plan_is_as_good(wrong: dict[str, object]) -> None:
+    message = plan_pb2.Plan(schedule="1f1b", traffic=plan_pb2.PlannedTraffic(**wrong))  # type: ignore[arg-type]
+    assert decode_traffic(message.SerializeToString()) is None
+    assert decode_plan(message.SerializeToString()).schedule == "1f1b"
+    assert decode_traffic(b"\xff\xff") is None
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
+from holdfast.plan.plan import Op
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.file import parse
-from holdfast.planner.cost.layers import parts
+from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
-from holdfast.planner.cost.traffic import wire_of
+from holdfast.planner.cost.traffic import planned_traffic, wire_of
 from holdfast.trainer.optim.traffic import traffic
 from holdfast.trainer.pipeline.pipeline import build_plan
 from tests.planner.support.settings import VOCAB, both
@@ -46,6 +49,56 @@ def test_as_the_trainer_counts(case: str) -> None:
     assert {name: round(value) for name, value in found.by_purpose.items()} == {
         name: expected[name] for name in ("tensor", "pipeline", "replicas", "world")
     }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_links_carry_what_the_trainer_counts(case: str) -> None:
+    """Over all links; replicas as often as the trainer's plan gathers and sums, and that by stage."""
+    (pp, dp, tp), settings = CASES[case]
+    sizes = {"layers": 4, "d_model": 64, "heads": 4, "seq_len": 32, "micro_batches": 8, "micro_batch_size": 2}
+    config, trainer_layout, shape, layout, precision = both(pp, dp, tp, **{**sizes, **settings})
+    plan = build_plan(config, trainer_layout, torch.device("cuda"))
+    expected = traffic(config, trainer_layout, plan, VOCAB)
+    counts = Counter((action.op, action.stage) for _, action in plan.actions())
+    times = [
+        (counts[Op.UNSHARD, stage] / plan.pipes, counts[Op.REDUCE_GRAD, stage] / plan.pipes)
+        for stage in range(layout.stages)
+    ]
+    for by in (times, ()):
+        found = planned_traffic(shape, layout, parts(shape, layout, precision), precision, by)
+        group, pipes = layout.dp * layout.tp, layout.places
+        hops = sum(a != b for pipe in pipes for a, b in pairwise(pipe))
+        assert sum(found.tensor) * group == pytest.approx(expected.tensor)
+        assert 2 * group * (hops * found.message + found.tied) == pytest.approx(expected.pipeline)
+        assert sum(found.replicas) * layout.replicas * layout.tp == pytest.approx(expected.replicas)
+        assert found.world * layout.world == pytest.approx(expected.world)
+
+
+def test_stages_differ_by_what_they_hold() -> None:
+    """The first has the table, the last the head: 5 layers on 2 stages are 3 and 2."""
+    model = Transformer(5, 64, 4, 512, 32)
+    layout, precision = Layout(pp=2, dp=4, tp=2, micro_batches=8, sequence=True), Precision()
+    known = parts(model, layout, precision)
+    found = planned_traffic(model, layout, known, precision)
+    layer, table = known.layer.params, 512 * 64
+    assert known.first.params == table
+    # Stage 1 of ZeRO gathers weights of 2 bytes once, and reduces gradients of 4.
+    assert found.replicas == pytest.approx(
+        (3 / 4 * 6 * (3 * layer + table), 3 / 4 * 6 * (2 * layer + known.last.params))
+    )
+    # Norms, the table and the head are held alike by tp ranks: one of 4 replicas' shards adds up each gradient.
+    norm = 2 * 64
+    alike = 2 * (2 - 1) * 2 / 4
+    sends = sum(size for _, size in (*known.layer.sends_f, *known.layer.sends_b))
+    assert {op.value for op, _ in (*known.layer.sends_f, *known.layer.sends_b)} == {"all_gather", "reduce_scatter"}
+    assert found.tensor == pytest.approx(
+        (
+            (2 * 3 * sends + alike * (3 * 2 * norm + table)) / 2,
+            (2 * 2 * sends + alike * (2 * 2 * norm + norm + table)) / 2,
+        )
+    )
+    assert found.tied == 0.0
+    assert found.message == 2 * known.layer.boundary
 
 
 def test_by_link() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 import torch
 
@@ -9,10 +12,15 @@ from holdfast.agent import probe
 from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.planner.cost.layout import Layout
+from holdfast.planner.placement.expected import node_bytes
+from holdfast.trainer.optim.traffic import traffic
+from holdfast.trainer.pipeline.pipeline import build_plan
 from holdfast.trainer.run.published_plan import publish_plan
-from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.config import Config, ModuleConfig
+from holdfast.trainer.settings.layout import plan as layout_of
+from holdfast.trainer.settings.layout import vocab_of
 from holdfast.trainer.settings.planned import settings_of, with_planned
-from holdfast.wire.plans import decode_plan, decode_planned
+from holdfast.wire.plans import decode_plan, decode_planned, decode_traffic
 
 STEP = PlannedStep(1.5, (0.1, 0.2), (0.2, 0.4), (0.0, 0.0), 1e-05, (0.02, 0.03), (0.1, 0.1))
 CONFIG = with_planned(settings_of(Config(), Layout(pp=2, dp=2)), STEP, "gpu", 4)
@@ -38,10 +46,45 @@ def test_a_planned_step_goes_with_the_plan(sent: list[bytes], capsys: pytest.Cap
 def test_what_was_planned_for_another_number_of_ranks_stays_and_a_line_says_so(
     sent: list[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish_plan(PLAN, CONFIG, 8, CPU)
+    anywhere = replace(CONFIG, parallel=replace(CONFIG.parallel, dp=0))  # as many replicas as there are ranks for
+    publish_plan(PLAN, anywhere, 8, CPU)
     (one,) = sent
     assert decode_plan(one).orders == PLAN.orders
     assert decode_planned(one) is None
     assert capsys.readouterr().out == (
         "not compared with a plan: [planned] is of other settings or another number of ranks than 8\n"
     )
+
+
+@pytest.mark.parametrize(("layout", "cuts"), [(Layout(pp=2, dp=2, zero=2), "each"), (Layout(dp=4, zero=3), "last")])
+def test_what_its_links_carry_goes_with_the_plan(
+    sent: list[bytes], layout: Layout, cuts: Literal["each", "last"]
+) -> None:
+    """With a rank on each node, what all of them send is what the trainer counts, by its own plan."""
+    config = settings_of(Config(), layout)
+    config = replace(config, parallel=replace(config.parallel, zero_reduce=cuts))
+    vocab = vocab_of(config.data.tokenizer)
+    own = layout_of(config, 4, vocab)
+    plan = build_plan(config, own, CPU)
+    publish_plan(plan, config, 4, CPU)
+    (one,) = sent
+    found = decode_traffic(one)
+    assert found is not None
+    expected = traffic(config, own, plan, vocab)
+    assert node_bytes(decode_plan(one), found, 1).sent.sum() == pytest.approx(expected.total - expected.optimizer)
+
+
+@pytest.mark.parametrize("what", ["module", "roles", "curvature"])
+def test_bytes_that_the_planner_does_not_know_are_left_out(sent: list[bytes], what: str) -> None:
+    config = settings_of(Config(), Layout(dp=4, zero=0))
+    other = {
+        "module": replace(config, module=ModuleConfig(build="mine:build")),
+        "roles": replace(config, parallel=replace(config.parallel, partial_backward=2)),
+        "curvature": replace(config, optim=replace(config.optim, name="dp-kfac")),
+    }[what]
+    publish_plan(SCHEDULES["1f1b"].plan(1, 1, 8), config, 4, CPU)
+    publish_plan(SCHEDULES["1f1b"].plan(1, 1, 8), other, 4, CPU)
+    known, unknown = sent
+    assert decode_traffic(known) is not None
+    assert decode_traffic(unknown) is None
+    assert decode_plan(unknown) == decode_plan(known)

@@ -204,6 +204,35 @@ def test_bins_keep_no_more_than_they_need() -> None:
     assert bins.between(99.0, 100.0) == whole
 
 
+def test_volumes_of_steps_are_taken_once() -> None:
+    """A step of 0.4 s moves 100 kB a millisecond for 0.4 of it, and nothing in its quietest stretch."""
+    wire = Wire(2)
+    wire.run(1.75)
+    ((volume, copies),) = wire.detector.take("node0")
+    assert volume.tx == volume.rx == pytest.approx(16 * MB, rel=0.02)
+    assert (volume.steady_tx, volume.steady_rx, copies) == (0.0, 0.0, (0.0, 0.0))
+    assert wire.detector.take("node0") == []
+    assert wire.detector.take("node9") == []
+    silent = Wire(2, reports=False)
+    silent.run(60.0)
+    assert silent.detector.take("node0") == [], "periods are no steps"
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(0.1, math.inf), (0.32, 1.0), (1.6, 1.0), (100.0, 1.0)])
+def test_what_goes_on_all_the_time_is_steady(seconds: float, share: float) -> None:
+    """2 MB a second without a pause, and 10 MB in bursts: only of a step that is too short nothing is known."""
+    bins, count = Bins(), round(seconds * 1e3)
+    bins.keep = 10**6
+    at = np.arange(count)
+    burst = (at > 0.4 * count) & (at < 0.6 * count)
+    moved = (2000 + np.where(burst, 10 * MB / burst.sum(), 0)).astype("<u4").tobytes()
+    bins.add(t.Frame(1, 10**12, 0, (at * 1000).astype("<u4").tobytes(), (t.NicSamples("eth0", 0, 0, moved, moved),)))
+    volume = bins.between(1000.0, 1000.0 + seconds)
+    assert volume is not None
+    assert volume.steady_tx == volume.steady_rx == pytest.approx(share * 2000 * count)
+    assert volume.tx == pytest.approx(2000 * count + 10 * MB, rel=0.01)
+
+
 @pytest.mark.parametrize(("unsteady", "named"), [(1, {"node0"}), (5, set())])
 def test_steps_that_differ_on_most_nodes_are_the_jobs_way_and_no_nodes_trouble(unsteady: int, named: set[str]) -> None:
     """Copies of snapshots, for one, go along with some steps and not with others."""

@@ -11,6 +11,7 @@ from holdfast.base.files import parse_toml
 from holdfast.base.settings import nearest, parse_bytes
 from holdfast.planner.sharing.errors import SharingError
 from holdfast.planner.sharing.jobs import SharedJob
+from holdfast.planner.sharing.scheduler import CoScheduler
 
 MOST_SLOTS = 4096
 MOST_JOBS = 1000
@@ -57,7 +58,11 @@ def _shared(top: Mapping[str, Any]) -> Shared:
         raise SharingError(
             f"the jobs have {tasks:,} roles in all iterations, {MOST_TASKS:,} at most: divide all iterations by one number"
         )
-    return Shared(slots, _size(top, "memory", "the file", inf), _count(top, "jobs_per_slot", "the file", MOST_JOBS, 2), jobs)
+    memory, most = _size(top, "memory", "the file", inf), _count(top, "jobs_per_slot", "the file", MOST_JOBS, 2)
+    checked = CoScheduler(slots, memory, most)
+    for job in jobs:
+        checked.submit(job)
+    return Shared(slots, memory, most, jobs)
 
 
 def _job(table: Mapping[str, Any], where: str) -> SharedJob:

@@ -30,6 +30,14 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """A job gets its slots, with its states in their memory."""
+
+    job: SharedJob
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """A role that is to start now."""
 
@@ -95,23 +103,21 @@ class CoScheduler:
         self._memory, self._most = memory_bytes, most_jobs
         self._queue: deque[tuple[int, SharedJob]] = deque()
         self._residents: dict[str, _Resident] = {}
-        self._submitted = 0
+        self._names: set[str] = set()
         self._changed: set[int] = set()
         """Slots that may be free with a role to run: on all others nothing has changed since the last decision."""
 
     def submit(self, job: SharedJob) -> None:
-        """SharingError for a job that these slots can't run."""
+        """SharingError for a job that these slots can't run, or one with the name of another."""
+        if job.name in self._names:
+            raise SharingError(f"two jobs are named {job.name}: give each a name of its own")
         if job.roles > len(self._slots):
             raise SharingError(f"job {job.name} has {job.roles} roles, and there are {len(self._slots)} slots")
         if job.states_bytes + job.activations(job.roles) > self._memory:
             need = (job.states_bytes + job.activations(job.roles)) / 1e9
             raise SharingError(f"job {job.name} needs {need:.4g} GB on a slot, which has {self._memory / 1e9:.4g} GB")
-        self._queue.append((self._submitted, job))
-        self._submitted += 1
-
-    def places(self, name: str) -> tuple[int, ...]:
-        """The slots of a job that has begun and not ended."""
-        return self._residents[name].places
+        self._queue.append((len(self._names), job))
+        self._names.add(job.name)
 
     def ended(self, slot: int, now: float) -> SharedJob | None:
         """The role on this slot has ended. Returns its job if it was the last of its iteration: it averages now."""
@@ -144,14 +150,15 @@ class CoScheduler:
         self._measure(resident.places)
         return True
 
-    def decide(self, now: float) -> list[Start]:
-        """What starts now, on all free slots: those that fewest jobs want first."""
-        while self._queue and self._admit(*self._queue[0], now):
-            self._queue.popleft()
+    def decide(self, now: float) -> list[Begin | Start]:
+        """What begins and starts now, on all free slots: those that fewest jobs want first."""
+        begun: list[Begin | Start] = []
+        while self._queue and (places := self._admit(*self._queue[0], now)):
+            begun.append(Begin(self._queue.popleft()[1], places))
         free = [one for one in map(self._slots.__getitem__, self._changed) if one.running is None]
         self._changed.clear()
         free.sort(key=lambda one: (sum(each.wants(one.index) for each in one.residents), one.index))
-        return [start for one in free if (start := self._start(one, now)) is not None]
+        return begun + [start for one in free if (start := self._start(one, now)) is not None]
 
     def _start(self, one: _Slot, now: float) -> Start | None:
         wanting = [each for each in one.residents if one.index in each.waiting]
@@ -181,14 +188,14 @@ class CoScheduler:
             each.behind_s[one.index] += past / len(wanting)
         one.running[0].behind_s[one.index] -= past
 
-    def _admit(self, order: int, job: SharedJob, now: float) -> bool:
-        """Give a job its slots, if there are enough: those with fewest jobs, or if that fails the ones with most room."""
+    def _admit(self, order: int, job: SharedJob, now: float) -> tuple[int, ...]:
+        """Give a job its slots: those with fewest jobs, or if that fails the ones with most room. None: too few."""
         open_slots = [one for one in self._slots if len(one.residents) < self._most]
         emptiest = sorted(open_slots, key=lambda one: (len(one.residents), -self._room(one), one.index))
         roomiest = sorted(open_slots, key=lambda one: (-self._room(one), one.index))
         places = self._places(job, emptiest) or self._places(job, roomiest)
         if not places:
-            return False
+            return ()
         resident = _Resident(job, order, places, behind_s=dict.fromkeys(places, 0.0))
         resident.begin()
         self._residents[job.name] = resident
@@ -197,7 +204,7 @@ class CoScheduler:
             self._slots[place].residents.append(resident)
         self._measure(places)
         self._changed.update(places)
-        return True
+        return places
 
     def _places(self, job: SharedJob, candidates: Sequence[_Slot]) -> tuple[int, ...]:
         """The first slots that all jobs there can share with this one; none where they are too few."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -12,7 +11,7 @@ from math import inf
 
 from holdfast.planner.sharing.errors import SharingError
 from holdfast.planner.sharing.jobs import SharedJob
-from holdfast.planner.sharing.scheduler import CoScheduler
+from holdfast.planner.sharing.scheduler import Begin, CoScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class Stay:
     job: SharedJob
     slots: tuple[int, ...]
     began_s: float
+    """When it got its slots."""
     ended_s: float
     iteration_ends_s: Sequence[float]
     """When the gradients of each were averaged."""
@@ -97,9 +97,6 @@ def simulate(
     With `most_jobs` 1 each job has its slots for itself, as a gang.
     """
     ordered = sorted(jobs, key=lambda job: job.submitted_s)
-    for name, many in Counter(job.name for job in ordered).items():
-        if many > 1:
-            raise SharingError(f"{many} jobs are named {name}: give each a name of its own")
     if not ordered:
         raise SharingError("there are no jobs: give one or more")
     scheduler = CoScheduler(slots, memory_bytes, most_jobs)
@@ -123,9 +120,11 @@ def simulate(
             elif (job := scheduler.ended(what, now)) is not None:
                 heappush(events, (now + job.sync_s, next(numbers), job.name))
         for start in scheduler.decide(now):
+            if isinstance(start, Begin):
+                began[start.job.name] = now, start.slots
+                continue
             seconds = start.job.seconds(start.role)
             busy += seconds
-            began.setdefault(start.job.name, (now, scheduler.places(start.job.name)))
             heappush(events, (now + seconds, next(numbers), start.slot))
             if keep_tasks:
                 tasks.append(Task(start.slot, start.job.name, start.iteration, start.role, now, now + seconds))

@@ -1,4 +1,4 @@
-"""Which roles fit where: memory, and the role that fills a gap. Pure."""
+"""Which roles fit where, by memory. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,3 @@ def allowed(job: SharedJob, left: Sequence[int], room: float, others: Sequence[f
         if job.activations(role) <= room
         and matches(others, [job.activations(other) for other in left if other != role])
     ]
-
-
-def best_fit(job: SharedJob, roles: Sequence[int], gap_s: float) -> int:
-    """The longest role that ends within the gap; the longest of all where none does.
-
-    A slot that nobody else is about to use has an infinite gap, and gets the longest.
-    """
-    return max(roles, key=lambda role: (job.seconds(role) <= gap_s, job.seconds(role), role))

@@ -88,18 +88,18 @@ def simulate(
     jobs: Iterable[SharedJob],
     slots: int,
     memory_bytes: float = inf,
-    most_jobs: int = 2,
     *,
+    is_shared: bool = True,
     keep_tasks: bool = False,
 ) -> Outcome:
     """Run jobs to their ends on so many slots. SharingError for a job that can't run there, or one without its own name.
 
-    With `most_jobs` 1 each job has its slots for itself, as a gang.
+    Unless `is_shared`, each job has its slots for itself, as a gang.
     """
     ordered = sorted(jobs, key=lambda job: job.submitted_s)
     if not ordered:
         raise SharingError("there are no jobs: give one or more")
-    scheduler = CoScheduler(slots, memory_bytes, most_jobs)
+    scheduler = CoScheduler(slots, memory_bytes, is_shared=is_shared)
     # (instant, number, what happens); numbers keep those of one instant in the order in which they became known.
     numbers = count()
     events: list[tuple[float, int, SharedJob | int | str]] = [(job.submitted_s, next(numbers), job) for job in ordered]

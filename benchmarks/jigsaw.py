@@ -3,8 +3,8 @@
 python benchmarks/jigsaw.py [--seeds 20] [--worlds usual calm ...] [--jobs 100] [--slots 32] [--json]
 
 Virtual time; the co-scheduler's own decisions (holdfast.planner.sharing). Systems: `gangs` have full backwards and slots of
-their own, in the order of submission, as the controller's queue gives nodes; `gangs, partial` have partial backwards;
-`shared` has two jobs a slot with full backwards; `shared, partial` is both (JigSaw), `three a slot` with three jobs.
+their own, in the order of submission, as the controller's queue gives nodes. `shared` has two jobs a slot with full
+backwards; `shared, partial` has partial ones too (JigSaw). Gangs with partial backwards take as long as full ones.
 
 An iteration counts as one, however little of it is computed. `work`: what is done by the last submission, over what the
 slots could do of full iterations, in percent; `gain` is of work over that of gangs of the same seed: mean, least and most.
@@ -25,14 +25,13 @@ from holdfast.planner.sharing.simulate import Outcome, simulate
 from holdfast.trainer.rows.planner.trace import MEMORY, World, trace
 
 SYSTEMS: dict[str, Callable[[list[SharedJob], int], Outcome]] = {
-    "gangs": lambda jobs, slots: simulate(full(jobs), slots, MEMORY, 1),
-    "gangs, partial": lambda jobs, slots: simulate(jobs, slots, MEMORY, 1),
-    "shared": lambda jobs, slots: simulate(full(jobs), slots, MEMORY, 2),
-    "shared, partial": lambda jobs, slots: simulate(jobs, slots, MEMORY, 2),
-    "three a slot": lambda jobs, slots: simulate(jobs, slots, MEMORY, 3),
+    "gangs": lambda jobs, slots: simulate(full(jobs), slots, MEMORY, is_shared=False),
+    "shared": lambda jobs, slots: simulate(full(jobs), slots, MEMORY),
+    "shared, partial": lambda jobs, slots: simulate(jobs, slots, MEMORY),
 }
 WORLDS = {
     "usual": World(),
+    "load 3": World(load=3.0),
     "no sync": World(sync=0.0),
     "half load": World(load=0.5),
     "one GPU each": World(sizes=((1, 1.0),)),

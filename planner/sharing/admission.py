@@ -2,7 +2,8 @@
 
 Slots of its own if there are enough. Otherwise slots of other jobs, two jobs a slot, and then it shares all of its slots
 and covers all slots of each partner: a job that shares some of its slots only would wait on these, iteration after
-iteration, while its others idle. Where a partner's partner has ended before it, the slots that this left may be taken one by one.
+iteration, while its others idle. Where a partner's partner has ended before it, the slots that this left may be taken one
+by one. Two jobs of one role each have nothing that the other could fill, and do not share.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float
     if not is_shared:
         return ()
     rooms = [one.room(memory_bytes) for one in slots]
-    groups = sorted(_groups(slots), key=lambda group: (-len(group), -min(rooms[i] for i in group), group))
+    groups = sorted(_groups(slots, 2 if job.roles == 1 else 1), key=lambda group: (-len(group), -min(rooms[i] for i in group), group))
     taken: set[int] = set()
     for group in groups:
         if len(taken) + len(group) > job.roles:
@@ -39,11 +40,15 @@ def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float
     return tuple(sorted(taken))
 
 
-def _groups(slots: Sequence[SlotState]) -> Iterator[tuple[int, ...]]:
-    """All slots of a job that shares none; each slot that a job has alone while it shares others."""
+def _groups(slots: Sequence[SlotState], least: int) -> Iterator[tuple[int, ...]]:
+    """All slots of a job that shares none; each slot that a job has alone while it shares others. Of jobs with `least`
+    roles or more.
+    """
     alone = [one for one in slots if len(one.residents) == 1]
     for one in alone:
         places = one.residents[0].places
+        if len(places) < least:
+            continue
         if all(len(slots[i].residents) == 1 for i in places):
             if one.index == places[0]:
                 yield places

@@ -19,7 +19,7 @@ MOST_TASKS = 200_000
 """Roles of all iterations of all jobs together: a few seconds."""
 _MOST_ITERATIONS = 10**9
 _MOST_S = 1e9
-_TOP = ("slots", "memory", "jobs_per_slot", "job")
+_TOP = ("slots", "memory", "job")
 _JOB = ("name", "k", "forward_s", "backward_s", "sync_s", "iterations", "states", "activations", "submitted_s", "partial")
 
 
@@ -30,8 +30,6 @@ class Shared:
     slots: int
     memory_bytes: float
     """Of a slot; infinite where the file says nothing."""
-    most_jobs: int
-    """That share a slot."""
     jobs: tuple[SharedJob, ...]
 
 
@@ -58,11 +56,11 @@ def _shared(top: Mapping[str, Any]) -> Shared:
         raise SharingError(
             f"the jobs have {tasks:,} roles in all iterations, {MOST_TASKS:,} at most: divide all iterations by one number"
         )
-    memory, most = _size(top, "memory", "the file", inf), _count(top, "jobs_per_slot", "the file", MOST_JOBS, 2)
-    checked = CoScheduler(slots, memory, most)
+    memory = _size(top, "memory", "the file", inf)
+    checked = CoScheduler(slots, memory)
     for job in jobs:
         checked.submit(job)
-    return Shared(slots, memory, most, jobs)
+    return Shared(slots, memory, jobs)
 
 
 def _job(table: Mapping[str, Any], where: str) -> SharedJob:
@@ -103,8 +101,8 @@ def _value(entry: Mapping[str, Any], key: str, where: str, default: object) -> A
     return value
 
 
-def _count(entry: Mapping[str, Any], key: str, where: str, most: int, default: int | None = None) -> int:
-    value = _value(entry, key, where, default)
+def _count(entry: Mapping[str, Any], key: str, where: str, most: int) -> int:
+    value = _value(entry, key, where, None)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise SharingError(f"{where} {key} is {str(value)[:40]}: must be a whole number from 1 to {most:,}")
     return value

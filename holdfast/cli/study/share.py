@@ -48,9 +48,9 @@ def outcomes(shared: Shared) -> tuple[Outcome, Outcome]:
     """Shared by roles, and as gangs with full backwards."""
     from holdfast.planner.sharing.simulate import simulate
 
-    together = simulate(shared.jobs, shared.slots, shared.memory_bytes, shared.most_jobs, keep_tasks=True)
+    together = simulate(shared.jobs, shared.slots, shared.memory_bytes, keep_tasks=True)
     full = [replace(job, is_partial=False) for job in shared.jobs]
-    return together, simulate(full, shared.slots, shared.memory_bytes, most_jobs=1)
+    return together, simulate(full, shared.slots, shared.memory_bytes, is_shared=False)
 
 
 def _document(together: Outcome, apart: Outcome, first: int) -> dict[str, Any]:

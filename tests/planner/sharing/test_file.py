@@ -13,7 +13,6 @@ from holdfast.planner.sharing.jobs import SharedJob
 GOOD = """
 slots = 4
 memory = "80GB"
-jobs_per_slot = 3
 [[job]]
 name = "llm"
 k = 4
@@ -35,13 +34,13 @@ iterations = 3
 
 def test_a_file() -> None:
     found = parse(GOOD)
-    assert (found.slots, found.memory_bytes, found.most_jobs) == (4, 80e9, 3)
+    assert (found.slots, found.memory_bytes) == (4, 80e9)
     assert found.jobs == (
         SharedJob("llm", 4, 0.1, 0.2, 1000, 0.02, 20e9, 24 * 2.0**30, 5.0, False),
         SharedJob("job2", 1, 1.0, 2.0, 3),
     )
     least = parse("slots = 1\n[[job]]\nk = 1\nforward_s = 1\nbackward_s = 0\niterations = 1\n")
-    assert (least.memory_bytes, least.most_jobs) == (inf, 2)
+    assert least.memory_bytes == inf
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,6 @@ def test_a_file() -> None:
         ("slots = 4", "slot = 4", "the file has 'slot', which is no key of it; did you mean slots?"),
         ('memory = "80GB"', "memory = 80", "the file memory is '80': must be a size in quotes"),
         ('memory = "80GB"', 'memory = "much"', "the file memory is 'much': must be a size in quotes"),
-        ("jobs_per_slot = 3", "jobs_per_slot = 0", "the file jobs_per_slot is 0"),
         ("k = 4", "k = 4.5", "job 1 k is 4.5: must be a whole number from 1 to 4,096"),
         ("k = 4", "", "job 1 lacks k"),
         ("forward_s = 0.1", "forward_s = 0", "job 1 forward_s is 0: must be above 0"),

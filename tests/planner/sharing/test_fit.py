@@ -1,14 +1,13 @@
-"""Roles against rooms and gaps, by all choices."""
+"""Roles against rooms, by all choices."""
 
 from __future__ import annotations
 
 from itertools import permutations
-from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.planner.sharing.fit import allowed, best_fit, matches
+from holdfast.planner.sharing.fit import allowed, matches
 from holdfast.planner.sharing.jobs import SharedJob
 
 FEW = st.integers(1, 5)
@@ -39,15 +38,6 @@ def test_a_role_is_allowed_where_the_others_still_have_slots(rooms: list[int], i
     ]
     assert allowed(job, roles, rooms[0], rooms[1:]) == expected
     assert bool(expected) == by_hand(rooms, list(needs.values()))
-
-
-def test_the_longest_role_that_ends_within_the_gap() -> None:
-    job = SharedJob("a", 4, 1.0, 2.0, 1)  # roles take 1.5, 2, 2.5 and 3
-    assert best_fit(job, [1, 2, 3, 4], 2.25) == 2
-    assert best_fit(job, [1, 2, 3, 4], 2.5) == 3
-    assert best_fit(job, [1, 3, 4], 2.25) == 1
-    assert best_fit(job, [1, 2, 3, 4], inf) == 4
-    assert best_fit(job, [2, 3], 1.0) == 3  # none: the longest, since the iteration waits for it anyway
 
 
 def test_what_roles_take() -> None:

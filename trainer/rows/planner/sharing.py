@@ -45,7 +45,7 @@ def jigsaw() -> Iterator[Row]:
 
 def gangs(jobs: list[SharedJob], slots: int) -> Outcome:
     """The baseline: full backwards, each job with its slots for itself, in the order of submission."""
-    return simulate([replace(job, is_partial=False) for job in jobs], slots, MEMORY, most_jobs=1)
+    return simulate([replace(job, is_partial=False) for job in jobs], slots, MEMORY, is_shared=False)
 
 
 def _ended(outcome: Outcome) -> int:

@@ -1,15 +1,16 @@
 """Jobs with partial backwards share GPUs by roles (JigSaw): what is gained over gangs, on traces like Philly's.
 
-python benchmarks/jigsaw.py [--seeds 20] [--worlds usual calm ...] [--jobs 100] [--slots 32] [--json]
+python benchmarks/jigsaw.py [--seeds 20] [--worlds usual "no sync" ...] [--jobs 100] [--slots 32] [--json]
 
-Virtual time; the co-scheduler's own decisions (holdfast.planner.sharing). Systems: `gangs` have full backwards and slots of
-their own, in the order of submission, as the controller's queue gives nodes. `shared` has two jobs a slot with full
-backwards; `shared, partial` has partial ones too (JigSaw). Gangs with partial backwards take as long as full ones.
+Virtual time; the co-scheduler's own decisions (holdfast.planner.sharing). Systems: `gangs` have full backwards and
+slots of their own, in the order of submission, as the controller's queue gives nodes. `shared` has two jobs a slot with
+full backwards; `shared, partial` has partial ones too (JigSaw). Gangs with partial backwards take as long as full ones.
 
-An iteration counts as one, however little of it is computed. `work`: what is done by the last submission, over what the
-slots could do of full iterations, in percent; `gain` is of work over that of gangs of the same seed: mean, least and most.
-`makespan` and `completion` (from submission to end, mean of the jobs) are ratios to those of gangs; a value below 1 is
-better. `slower`: jobs that complete later than as gangs. `busy`: the share of slot time with a role, until the last end.
+An iteration counts as one, however little of it is computed. `work`: what is done by the last submission, over what
+the slots could do of full iterations, in percent; `gain` is of work over that of gangs of the same seed: mean, least
+and most. `makespan` and `completion` (from submission to end, mean of the jobs) are ratios to those of gangs; a value
+below 1 is better. `slower`: jobs that complete later than as gangs. `busy`: the share of slot time with a role, until
+the last end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which slots a job begins on. Pure.
 
-Slots of its own if there are enough. Otherwise slots of other jobs, two jobs a slot, and then it shares all of its slots
-and covers all slots of each partner: a job that shares some of its slots only would wait on these, iteration after
-iteration, while its others idle. Where a partner's partner has ended before it, the slots that this left may be taken one
-by one. Two jobs of one role each have nothing that the other could fill, and do not share.
+Slots of its own if there are enough. Otherwise slots of other jobs, two jobs a slot, and then it shares all of its
+slots and covers all slots of each partner: a job that shares some of its slots only would wait on these, iteration
+after iteration, while its others idle. Where a partner's partner has ended before it, the slots that this left may be
+taken one by one. Two jobs of one role each have nothing that the other could fill, and do not share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.planner.sharing.state import Resident, SlotState
 def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float, is_shared: bool) -> tuple[int, ...]:
     """Slots for a job that fits an empty one; none where it has to wait.
 
-    Groups of slots that are taken as a whole are tried from the largest on, of equal ones that with the most room first.
+    Groups of slots that are taken as a whole are tried from the largest on, of equal ones that with most room first.
     """
     empty = [one.index for one in slots if not one.residents]
     if len(empty) >= job.roles:
@@ -26,7 +26,10 @@ def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float
     if not is_shared:
         return ()
     rooms = [one.room(memory_bytes) for one in slots]
-    groups = sorted(_groups(slots, 2 if job.roles == 1 else 1), key=lambda group: (-len(group), -min(rooms[i] for i in group), group))
+    groups = sorted(
+        _groups(slots, 2 if job.roles == 1 else 1),
+        key=lambda group: (-len(group), -min(rooms[i] for i in group), group),
+    )
     taken: set[int] = set()
     for group in groups:
         if len(taken) + len(group) > job.roles:
@@ -64,7 +67,9 @@ def _goes_on(one: SlotState, rooms: Sequence[float], taken: set[int], states_byt
 
     if one.running is not None and one.running[0].job.activations(one.running[1]) > room(one.index):
         return False
-    return all(_has_slots(each, [room(i) for i in each.places], [room(i) for i in each.waiting]) for each in one.residents)
+    return all(
+        _has_slots(each, [room(i) for i in each.places], [room(i) for i in each.waiting]) for each in one.residents
+    )
 
 
 def _has_slots(each: Resident, places: Sequence[float], waiting: Sequence[float]) -> bool:

@@ -20,7 +20,8 @@ MOST_TASKS = 200_000
 _MOST_ITERATIONS = 10**9
 _MOST_S = 1e9
 _TOP = ("slots", "memory", "job")
-_JOB = ("name", "k", "forward_s", "backward_s", "sync_s", "iterations", "states", "activations", "submitted_s", "partial")
+_JOB = ("name", "k", "forward_s", "backward_s", "sync_s", "iterations", "states", "activations", "submitted_s",
+        "partial")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ def _shared(top: Mapping[str, Any]) -> Shared:
     tasks = sum(job.roles * job.iterations for job in jobs)
     if tasks > MOST_TASKS:
         raise SharingError(
-            f"the jobs have {tasks:,} roles in all iterations, {MOST_TASKS:,} at most: divide all iterations by one number"
+            f"the jobs have {tasks:,} roles in all iterations, {MOST_TASKS:,} at most: "
+            "divide all iterations by one number"
         )
     memory = _size(top, "memory", "the file", inf)
     checked = CoScheduler(slots, memory)
@@ -124,5 +126,5 @@ def _size(entry: Mapping[str, Any], key: str, where: str, default: float) -> flo
     except (ValueError, OverflowError):
         size = None
     if size is None:
-        raise SharingError(f"{where} {key} is {str(value)[:40]!r}: must be a size in quotes, such as \"80GB\"")
+        raise SharingError(f'{where} {key} is {str(value)[:40]!r}: must be a size in quotes, such as "80GB"')
     return float(size)

@@ -15,8 +15,8 @@ def matches(rooms: Iterable[float], needs: Iterable[float]) -> bool:
 def allowed(job: SharedJob, left: Sequence[int], room: float, others: Sequence[float]) -> list[int]:
     """Roles of `left` that fit a slot with this room, with a slot for each other role afterwards.
 
-    `others`: rooms of the other slots that have had no role of this iteration; one fewer than `left`. Where all of `left`
-    match all slots, there is one.
+    `others`: rooms of the other slots that have had no role of this iteration; one fewer than `left`. Where all of
+    `left` match all slots, there is one.
     """
     return [
         role

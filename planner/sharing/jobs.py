@@ -1,7 +1,7 @@
 """A job whose iterations have parts of unlike lengths (SPB), as the co-scheduler sees it. Pure.
 
-Of k replicas the one in role i goes back through the last i/k of the layers. Its part of an iteration is a task: it takes
-f + (i/k) b seconds, and holds i/k of the activations of a full backward while it runs.
+Of k replicas the one in role i goes back through the last i/k of the layers. Its part of an iteration is a task: it
+takes f + (i/k) b seconds, and holds i/k of the activations of a full backward while it runs.
 """
 
 from __future__ import annotations

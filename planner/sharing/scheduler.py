@@ -1,7 +1,7 @@
 """The co-scheduler: which job gets which slots, and which role of which job a free slot runs next. Pure.
 
-Facts with their instants come in (a job was submitted, a role has ended, gradients are averaged); `decide` returns what is
-to start now. It has no clock: the simulator drives it, and so may whatever starts real workers.
+Facts with their instants come in (a job was submitted, a role has ended, gradients are averaged); `decide` returns what
+is to start now. It has no clock: the simulator drives it, and so may whatever starts real workers.
 
 - A job gets its slots when it begins (`admission`), and keeps them. Jobs begin in the order of their submission, none
   before an earlier one that waits, so no job starves in the queue.
@@ -12,8 +12,8 @@ to start now. It has no clock: the simulator drives it, and so may whatever star
   when the slots of a job are free again: two alike jobs leave no slot idle. To choose the role that ends before the
   partner should want the slot again leaves up to a twentieth of their slots idle, and gains less on traces.
 - A role runs to its end where it began.
-- Memory: the states of a slot's jobs and the activations of the one role that runs never exceed it. No job begins where a
-  role of another would have no slot left, and no role where another of its iteration would have none.
+- Memory: the states of a slot's jobs and the activations of the one role that runs never exceed it. No job begins
+  where a role of another would have no slot left, and no role where another of its iteration would have none.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Start:
 
 class CoScheduler:
     def __init__(self, slots: int, memory_bytes: float = inf, *, is_shared: bool = True) -> None:
-        """`memory_bytes` of each slot. Two jobs share a slot, or none: then each has its slots for itself, as a gang."""
+        """`memory_bytes` of each slot. Two jobs may share a slot, or none: each has its slots for itself, as a gang."""
         self._slots = [SlotState(index) for index in range(slots)]
         self._memory, self._is_shared = memory_bytes, is_shared
         self._queue: deque[tuple[int, SharedJob]] = deque()
@@ -88,7 +88,8 @@ class CoScheduler:
     def synced(self, name: str, now: float) -> bool:
         """Gradients of a job's iteration are averaged. True if that was its last one: the job has left its slots."""
         resident = self._residents[name]
-        assert not (resident.running or resident.left), f"{name}: its iteration has not ended"
+        assert not resident.running, f"{name}: a role of its iteration runs"
+        assert not resident.left, f"{name}: a role of its iteration has not begun"
         slots = [self._slots[place] for place in resident.places]
         for one in slots:
             one.count(now)

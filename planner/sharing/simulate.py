@@ -92,7 +92,7 @@ def simulate(
     is_shared: bool = True,
     keep_tasks: bool = False,
 ) -> Outcome:
-    """Run jobs to their ends on so many slots. SharingError for a job that can't run there, or one without its own name.
+    """Run jobs to their ends on so many slots. SharingError for one that can't run there, or has no name of its own.
 
     Unless `is_shared`, each job has its slots for itself, as a gang.
     """

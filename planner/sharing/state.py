@@ -60,5 +60,3 @@ class SlotState:
         for each in wanting:
             each.behind_s[self.index] += past / len(wanting)
         self.running[0].behind_s[self.index] -= past
-
-

@@ -29,8 +29,8 @@ def share(
 ) -> int:
     """Simulate jobs with partial backwards that share GPUs: who runs where, how long each takes, and what is gained.
 
-    Beside it, the same jobs with full backwards, each with GPUs of its own (a gang), in the order of submission. Nothing
-    runs, and nothing is submitted.
+    Beside it, the same jobs with full backwards, each with GPUs of its own (a gang), in the order of submission.
+    Nothing runs, and nothing is submitted.
     """
     from holdfast.planner.sharing.file import parse
 

@@ -109,9 +109,7 @@ def test_no_slot_is_idle_for_a_role_that_is_ready_and_none_starves(drawn: tuple[
         longest = max((outcome.stays[task.job].job.full_s for task in tasks), default=0.0)
         for task in tasks:
             ready = ready_s(outcome.stays[task.job], task)
-            busy = sum(
-                max(0.0, min(other.ended_s, task.began_s) - max(other.began_s, ready)) for other in tasks
-            )
+            busy = sum(max(0.0, min(other.ended_s, task.began_s) - max(other.began_s, ready)) for other in tasks)
             assert busy == pytest.approx(task.began_s - ready)
             assert task.began_s - ready <= 4 * longest
 
@@ -181,7 +179,7 @@ def test_a_job_takes_slots_of_its_own_or_shares_all() -> None:
 
 
 def test_slots_that_a_partner_has_left_are_taken_one_by_one() -> None:
-    """When c has ended, d takes its slot beside a, which shares the other with b. e finds none, and shares with no other single."""
+    """When c has ended, d takes its slot beside a, which shares the other with b. e shares with no other single."""
     singles = [SharedJob(name, 1, 1.0, 0.0, many) for name, many in zip("bcde", (40, 2, 20, 1), strict=True)]
     stays = simulate([*singles[:2], SharedJob("a", 2, 1.0, 0.0, 20), *singles[2:]], 2).stays
     assert stays["a"].slots == (0, 1)

@@ -1,7 +1,7 @@
 """Jobs as on a shared cluster, at random from a seed: for the co-scheduler's rows and its benchmark.
 
-Sizes and durations are those that Gavel draws in the manner of Microsoft's Philly trace (Narayanan et al., OSDI 2020, 7.1
-and its code; Jeon et al., ATC 2019, for the trace): 70 % of jobs have one GPU, 10 % two, 15 % four; 80 % take
+Sizes and durations are those that Gavel draws in the manner of Microsoft's Philly trace (Narayanan et al., OSDI 2020,
+7.1 and its code; Jeon et al., ATC 2019, for the trace): 70 % of jobs have one GPU, 10 % two, 15 % four; 80 % take
 10^U(1.5, 3) minutes, the others 10^U(3, 4). Of its 5 % with eight GPUs a fifth has sixteen here. Philly has no times
 of iterations and no memory by kind: the rest are assumptions, each under its name.
 """
@@ -43,7 +43,7 @@ class World:
 
 
 def trace(seed: int, world: World = World()) -> tuple[list[SharedJob], float]:
-    """The jobs, and the instant until which they are submitted, at any instant alike (a Poisson process of that many)."""
+    """The jobs, and the instant until which they are submitted, at any instant alike (a Poisson process of so many)."""
     rng = Random(seed)
     drawn = [_job(rng, world, number) for number in range(world.jobs)]
     horizon = sum(job.alone_s * job.roles for job in drawn) / (world.load * world.slots)

@@ -208,6 +208,31 @@ def test_a_job_waits_for_memory_that_a_running_role_takes() -> None:
     assert simulate(jobs, 2, 11.0).stays["b"].began_s == 1.0
 
 
+def single(name: str, states: float, seconds: float, iterations: int, submitted: float = 0.0) -> SharedJob:
+    return SharedJob(name, 1, seconds, 0.0, iterations, states_bytes=states, submitted_s=submitted)
+
+
+def test_a_job_takes_no_slot_on_which_a_longer_role_runs_than_would_fit_with_it() -> None:
+    """From 1 s on, when q has ended, role 2 of a runs on slot 1 until 4 s. Beside d there is room for role 1 only."""
+    wide = SharedJob("a", 2, 1.0, 2.0, 5, states_bytes=2.0, activation_bytes=6.0)
+    jobs = [single("p", 1.0, 1.0, 20), single("q", 1.0, 1.0, 1), wide, single("d", 3.0, 1.0, 5, 2.0)]
+    outcome = simulate(jobs, 2, 10.0, keep_tasks=True)
+    assert Task(1, "a", 0, 2, 1.0, 4.0) in outcome.tasks
+    assert (outcome.stays["d"].slots, outcome.stays["d"].began_s) == ((1,), 4.0)
+
+
+def test_a_job_takes_no_slot_that_a_role_which_is_left_needs() -> None:
+    """Beside p slot 0 had room for role 1 of a only, so role 2 waits for slot 1 until q has ended, at 6 s. Whole
+    iterations of a would fit beside d and e, but not what is left of this one: e begins with the next one, at 9 s.
+    """
+    wide = SharedJob("a", 2, 1.0, 2.0, 5, states_bytes=2.0, activation_bytes=6.0)
+    jobs = [single("p", 3.0, 1.0, 2), single("q", 1.0, 6.0, 1), wide, single("d", 1.0, 1.0, 50, 4.5)]
+    outcome = simulate([*jobs, single("e", 3.0, 1.0, 5, 5.0)], 2, 10.0, keep_tasks=True)
+    assert {Task(0, "a", 0, 1, 1.0, 3.0), Task(1, "a", 0, 2, 6.0, 9.0)} <= set(outcome.tasks)
+    assert (outcome.stays["d"].slots, outcome.stays["d"].began_s) == ((0,), 4.5)
+    assert (outcome.stays["e"].slots, outcome.stays["e"].began_s) == ((1,), 9.0)
+
+
 def test_work_that_is_done_by_an_instant() -> None:
     outcome = simulate([SharedJob("a", 2, 1.0, 2.0, 10, sync_s=1.0)], 2)
     assert [outcome.done_by(instant) for instant in (0.0, 3.9, 4.0, 9.0, 100.0)] == [0.0, 0.0, 6.0, 12.0, 60.0]

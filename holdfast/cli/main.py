@@ -79,6 +79,7 @@ _ENTRIES = {
         "holdfast profile --model gpt2 --tps 1,2,4 --ranks 8 -o profile.json",
         {"context_settings": {"ignore_unknown_options": True, "allow_extra_args": True}},
     ),
+    "share": _Entry(usage.TRY, "study.share:share", "holdfast share jobs.toml --first 16"),
     "rows": _Entry(usage.TRY, "study.rows:rows", "holdfast rows C1"),
     "run": _Entry(
         usage.RUN,

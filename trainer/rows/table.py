@@ -22,7 +22,7 @@ from holdfast.trainer.rows.layer import fused, overlapped, sub_pipelined
 from holdfast.trainer.rows.models import partition
 from holdfast.trainer.rows.network import clos
 from holdfast.trainer.rows.optim import host_states, in_chunks, second_order
-from holdfast.trainer.rows.planner import cuts, unlike_nics
+from holdfast.trainer.rows.planner import cuts, sharing, unlike_nics
 from holdfast.trainer.rows.row import Row, Technique
 
 
@@ -106,6 +106,8 @@ TECHNIQUES = {
         Technique("C12", "Partial backward", "Rana et al., DistributedML 2021",
                   "several jobs share GPUs, and gradients of fewer data will do for the first layers",
                   replicas.partial_backward),
+        Technique("C12b", "JigSaw: jobs share GPUs by roles", "Rana et al., DistributedML 2021",
+                  "jobs with partial backwards wait for GPUs, and two of them fit in memory", sharing.jigsaw),
         Technique("C13", "Transfers between meshes", "Zhuang et al., MLSys 2023",
                   "pipeline ranks differ in tp, a tensor must move", transfers.resharding),
         Technique("H1", "Holmes: one job over unlike NICs", "Yang et al., ICPP 2024, arXiv 2312.03549",

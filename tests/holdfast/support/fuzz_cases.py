@@ -54,6 +54,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "plan": ("--cluster", "gone.toml"),
     "profile": ("--output", "gone/profile.json", "--tps", "0"),
     "rows": (),
+    "share": ("gone.toml",),
     "diagnose": (),
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),
     "agent": ("--no-warm", "--state-dir", "state", "--controller", "127.0.0.1:1"),

@@ -17,6 +17,7 @@ from torch import Tensor
 from holdfast.checkpoint.restore import routes
 from holdfast.plan.cache.window import Window
 from holdfast.plan.plan import Action, Op, Order, numbered
+from holdfast.planner.sharing.state import Resident
 from holdfast.trainer.data.feed import Prefetched
 from holdfast.trainer.data.shared_feed import SharedFeed
 from holdfast.trainer.embeddings import cacher
@@ -25,6 +26,7 @@ from holdfast.trainer.mesh import collectives, mesh
 from holdfast.trainer.model import accumulate, attention, layers, overlap
 from holdfast.trainer.pipeline import job_plan
 from holdfast.trainer.rows import batches, clicks, transfers
+from holdfast.trainer.rows.planner import sharing
 from holdfast.trainer.rows.table import TECHNIQUES
 from holdfast.trainer.telemetry import garbage
 
@@ -198,3 +200,13 @@ def test_a_look_ahead_that_is_a_batch_short_and_sums_that_wait_in_vain(monkeypat
 
     monkeypatch.setattr(Stage, "next", all_now)
     assert some(failing("C7"), "bytes of gradients before the next batch")
+
+
+def test_roles_that_begin_with_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(self: Resident) -> None:
+        self.waiting = set(self.places)
+        self.left = list(range(self.job.roles, 0, -1))
+
+    monkeypatch.setattr(sharing, "SEEDS", 0)
+    monkeypatch.setattr(Resident, "begin", begin)
+    assert some(failing("C12b"), "makespan of two jobs", "efficiency over that of gangs")

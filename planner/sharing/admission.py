@@ -1,0 +1,79 @@
+"""Which slots a job begins on. Pure.
+
+Slots of its own if there are enough. Otherwise slots of other jobs, two jobs a slot, and then it shares all of its
+slots and covers all slots of each partner: a job that shares some of its slots only would wait on these, iteration
+after iteration, while its others idle. Where a partner's partner has ended before it, the slots that this left may be
+taken one by one. Two jobs of one role each have nothing that the other could fill, and do not share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.planner.sharing.fit import matches
+from holdfast.planner.sharing.jobs import SharedJob
+from holdfast.planner.sharing.state import Resident, SlotState
+
+
+def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float, is_shared: bool) -> tuple[int, ...]:
+    """Slots for a job that fits an empty one; none where it has to wait.
+
+    Groups of slots that are taken as a whole are tried from the largest on, of equal ones that with most room first.
+    """
+    empty = [one.index for one in slots if not one.residents]
+    if len(empty) >= job.roles:
+        return tuple(empty[: job.roles])
+    if not is_shared:
+        return ()
+    rooms = [one.room(memory_bytes) for one in slots]
+    groups = sorted(
+        _groups(slots, 2 if job.roles == 1 else 1),
+        key=lambda group: (-len(group), -min(rooms[i] for i in group), group),
+    )
+    taken: set[int] = set()
+    for group in groups:
+        if len(taken) + len(group) > job.roles:
+            continue
+        wider = taken | set(group)
+        if all(_goes_on(slots[i], rooms, wider, job.states_bytes) for i in group):
+            taken = wider
+    needs = [job.activations(role) for role in range(1, job.roles + 1)]
+    if len(taken) < job.roles or not matches([rooms[i] - job.states_bytes for i in taken], needs):
+        return ()
+    return tuple(sorted(taken))
+
+
+def _groups(slots: Sequence[SlotState], least: int) -> Iterator[tuple[int, ...]]:
+    """All slots of a job that shares none; each slot that a job has alone while it shares others. Of jobs with `least`
+    roles or more.
+    """
+    alone = [one for one in slots if len(one.residents) == 1]
+    for one in alone:
+        places = one.residents[0].places
+        if len(places) < least:
+            continue
+        if all(len(slots[i].residents) == 1 for i in places):
+            if one.index == places[0]:
+                yield places
+        else:
+            yield (one.index,)
+
+
+def _goes_on(one: SlotState, rooms: Sequence[float], taken: set[int], states_bytes: float) -> bool:
+    """With more states on the taken slots: does what runs on this one fit, and has each role of its job a slot?"""
+
+    def room(i: int) -> float:
+        return rooms[i] - states_bytes * (i in taken)
+
+    if one.running is not None and one.running[0].job.activations(one.running[1]) > room(one.index):
+        return False
+    return all(
+        _has_slots(each, [room(i) for i in each.places], [room(i) for i in each.waiting]) for each in one.residents
+    )
+
+
+def _has_slots(each: Resident, places: Sequence[float], waiting: Sequence[float]) -> bool:
+    """Of a whole iteration, and of what is left of this one."""
+    needs = [each.job.activations(role) for role in range(1, each.job.roles + 1)]
+    left = [each.job.activations(role) for role in each.left]
+    return matches(places, needs) and matches(waiting, left)

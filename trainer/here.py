@@ -6,12 +6,14 @@ takes seconds of a processor. When one rank fails the others are ended, and its 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from holdfast.agent.forkserver.store import serve
 from holdfast.base.service import PARENT, follow_parent, gc_paused
 
 HOST = "127.0.0.1"
@@ -64,7 +66,7 @@ def _leave(arguments: Sequence[str]) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finish(code)
 
 
@@ -75,19 +77,13 @@ def _store(parent: int) -> tuple[int, int]:
     if not pid:
         os.close(reading)
         _follow(parent)
-        import torch.distributed as dist
-
-        store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-        os.write(writing, str(store.port).encode())
-        os.close(writing)
-        while True:
-            signal.pause()
+        os._exit(serve(HOST, writing))
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        port = pipe.read()
-    if not port:
-        raise OSError(f"no port on {HOST} for the rendezvous store")
-    return pid, int(port)
+        answer = json.loads(pipe.read() or "{}")
+    if "port" not in answer:
+        raise OSError(answer.get("error", f"no rendezvous endpoint on {HOST}"))
+    return pid, int(answer["port"])
 
 
 def _follow(parent: int) -> None:

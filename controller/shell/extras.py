@@ -16,7 +16,7 @@ from holdfast.diagnostics.blame.model import Culprit, Limits, Slowness
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.wire import types as t
 
-LENIENT = Limits(ratio=1.02, chance=0.5, z=2.0, least=0.001, between=0.01, garbage=0.005)
+LENIENT = Limits(ratio=1.02, chance=0.5, z=2.0, moments=0.02, least=0.001, between=0.01, garbage=0.005)
 """Of the look at the first steps: an extra that is just not named there must not pass for one that began later."""
 _GROWN = 1.5
 """Times what it was at first; and _MORE of a step: what takes that much longer is another matter."""

@@ -134,7 +134,7 @@ def test_a_name_means_the_active_job_before_one_that_ended(facade: FakeFacade) -
 def test_an_unknown_job_is_one_line_that_says_where_to_look(facade: FakeFacade) -> None:
     app = app_of(facade)
     under = [(m, p) for p, methods in app.openapi()["paths"].items() if "/jobs/{id}" in p for m in methods]
-    assert len(under) == 24
+    assert len(under) == 25
     for method, path in under:
         body = {"fault": "kill:rank1"} if path.endswith("/inject") else None
         answer = ask(facade, method.upper(), path.replace("{id}", "gone"), json=body)

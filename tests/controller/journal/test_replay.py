@@ -39,15 +39,15 @@ def story(path: Path) -> Recorded:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return story(tmp_path_factory.mktemp("told") / "run.jsonl")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return story(tmp_path_factory.mktemp("recorded") / "run.jsonl")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
 def test_a_recording_leads_to_the_same_decisions(
-    name: str, told: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    v = told if name == told.path.name else story(tmp_path / name)
+    v = recorded if name == recorded.path.name else story(tmp_path / name)
     counts: list[int] = []
     found = replay(v.path, progress=counts.append)
     assert counts == list(range(1, found.events + 1))
@@ -55,15 +55,15 @@ def test_a_recording_leads_to_the_same_decisions(
     assert found.runs == 2
     assert found.decisions > 50
     assert [(i.id, i.action, i.reason) for i in found.incidents] == [(i.id, i.action, i.reason) for i in v.incidents]
-    if v is told:  # the command, of one of them
+    if v is recorded:  # the command, of one of them
         assert main(["replay", str(v.path)]) == 0
         assert "the same decisions" in capsys.readouterr().out
 
 
 def test_another_policy_is_distinguished_from_the_recorded_one(
-    told: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = Path(shutil.copy(told.path, tmp_path))
+    path = Path(shutil.copy(recorded.path, tmp_path))
     lines = path.read_text().splitlines()
     wanted = next(i for i, line in enumerate(lines) if '"did":["say finding' in line)
     doc = json.loads(lines[wanted])
@@ -77,8 +77,8 @@ def test_another_policy_is_distinguished_from_the_recorded_one(
     assert json.loads(capsys.readouterr().out)["difference"]["line"] == wanted + 1
 
 
-def test_a_recording_may_be_cut_off_and_nothing_else(told: Recorded, tmp_path: Path) -> None:
-    path, whole = tmp_path / "run.jsonl", told.path.read_bytes()
+def test_a_recording_may_be_cut_off_and_nothing_else(recorded: Recorded, tmp_path: Path) -> None:
+    path, whole = tmp_path / "run.jsonl", recorded.path.read_bytes()
     path.write_bytes(whole[:-20])
     assert replay(path).difference is None
     path.write_bytes(whole[: len(whole) // 2] + b"\nnonsense\n")

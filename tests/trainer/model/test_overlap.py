@@ -22,7 +22,7 @@ SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2", "--tp", "2
 # A serial SwiGLU has two matrices on the way in, all others one.
 LAYERS = {"serial": "gelu", "serial, gated": "swiglu", "parallel": "gelu", "parallel, gated": "swiglu"}
 
-Counted = Callable[[bool, int, str], Counter[str]]
+Collectives = Callable[[bool, int, str], Counter[str]]
 
 
 def chosen(sequence: bool, chunks: int) -> list[str]:
@@ -72,7 +72,7 @@ def test_fused_operations_are_for_gpus_that_reach_each_other(change: dict[str, A
 
 
 @pytest.fixture(scope="module")
-def collectives(zygote: Zygote, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Counted:
+def collectives(zygote: Zygote, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Collectives:
     """Collectives of one step among two tp ranks, by `sequence`, chunks and layer. Each is run once."""
 
     @functools.cache
@@ -86,7 +86,7 @@ def collectives(zygote: Zygote, tiny: list[str], tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-def test_each_chunk_is_waited_for(collectives: Counted, sequence: bool) -> None:
+def test_each_chunk_is_waited_for(collectives: Collectives, sequence: bool) -> None:
     counts = [collectives(sequence, chunks, "serial") for chunks in (1, 4)]
     gather = "tp:all_gather forward"
     assert counts[1][gather] == 4 * counts[0][gather]
@@ -95,7 +95,7 @@ def test_each_chunk_is_waited_for(collectives: Counted, sequence: bool) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 4])
 @pytest.mark.parametrize("sequence", [False, True])
-def test_a_second_matrix_in_costs_no_transfer(collectives: Counted, sequence: bool, chunks: int) -> None:
+def test_a_second_matrix_in_costs_no_transfer(collectives: Collectives, sequence: bool, chunks: int) -> None:
     counts = [collectives(sequence, chunks, layer) for layer in ("serial", "serial, gated")]
     assert counts[0] == counts[1]
     assert counts[0]

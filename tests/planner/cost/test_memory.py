@@ -56,3 +56,12 @@ def test_optimizer_on_the_host() -> None:
     (one,), host = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
     assert one.memory.optimizer == 16 * bucket
     assert host == 12 * shape.parameters
+
+
+def test_the_last_unit_waits_whole_behind_the_last_backward() -> None:
+    """ZeRO 3 in float32, which has no copies to step with: the largest unit's gradient, and what is summed of it."""
+    sizes = {**SIZES, "zero": 3, "dtype": "float32"}
+    _, _, shape, layout, precision = both(1, 4, 1, **sizes)
+    (one,), _ = memory_of(shape, layout, parts(shape, layout, precision), precision, plan_of(layout))
+    unit = max(shape.layer_parameters, shape.first_parameters, shape.last_parameters)
+    assert one.at_end == 2 * 4 * unit

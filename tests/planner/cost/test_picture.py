@@ -111,3 +111,25 @@ def test_what_is_written_is_well_formed_and_says_how_much() -> None:
     assert "48 layers <a> & b" in texts
     assert any("through a switch" in text for text in texts)
     assert len({colour(stage) for stage in range(64)}) == 64
+
+
+def test_the_picture_ends_below_its_bars() -> None:
+    """Two nodes of 4: a frame of 46 + 2 * 10 + 14 below the top's 64; then 62, and 22 for each of two levels and one
+    more."""
+    root, _ = drawn(cluster(2, gpus=4), Layout(pp=2, dp=2, tp=2, micro_batches=8))
+    assert len(of_class(root, "level")) == 2
+    assert root.get("height") == str(64 + 80 + 62 + 3 * 22)
+
+
+def test_a_box_of_two_ranks_names_both() -> None:
+    """80 nodes of 2 devices are drawn as nodes."""
+    text = svg(cluster(80, gpus=2), Layout(dp=80, tp=2, micro_batches=80), Wire({}, {}), "x")
+    assert ": ranks 0 to 1, pipeline rank 0;" in text
+    assert ": ranks 158 to 159, pipeline rank 0;" in text
+
+
+@pytest.mark.parametrize(("pp", "has_rest"), [(15, False), (16, False), (17, True)])
+def test_the_legend_has_16_colours_and_says_of_how_many(pp: int, has_rest: bool) -> None:
+    text = svg(cluster(3), Layout(pp=pp), Wire({}, {}), "x")
+    assert text.count('class="key"') == min(pp, 16)
+    assert (f"... of {pp} pipeline ranks" in text) is has_rest

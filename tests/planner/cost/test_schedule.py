@@ -59,6 +59,13 @@ def test_shared_cores_by_hand() -> None:
     assert max(simulate_shared(plan, lambda a: 1.0, 2, ranks=3).values()) == pytest.approx(4 * 4 * 2 * 3 / 2)
 
 
+def test_messages_take_as_long_on_both_ways() -> None:
+    """One micro-batch, F of 1 s and B of 2 s: half a second to the second rank, none on it, and half a second back."""
+    plan = plan_of(Layout(pp=2, micro_batches=1))
+    ends = simulate_shared(plan, lambda a: 1.0 if a.op == "F" else 2.0, 2, latency=0.5)
+    assert sorted(ends.values()) == pytest.approx([1.0, 2.5, 4.5, 7.0])
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 4), st.integers(1, 6), st.floats(0.5, 8), st.floats(0, 1))
 def test_what_shared_cores_must_hold(pp: int, micro_batches: int, cores: float, latency: float) -> None:

@@ -104,5 +104,6 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         page.get_by_role("button", name="Checkpoint now").click()
         page.get_by_role("button", name="Really checkpoint?").click()
         expect(page.locator("#job-answer")).to_contain_text("is requested")
+        page.close()  # it would ask a controller that has ended
         client.stop(1.0)
         run.process.wait(30)  # else it looks for its controller for a while

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.plan.plan import Op, Plan
 from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.planned_traffic import PlannedTraffic
+from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cluster.gpus import find
 from holdfast.planner.cost.host import activation_bytes
@@ -164,12 +165,9 @@ def step_bytes(config: Config, layout: TrainerLayout, vocab: int) -> dict[str, f
     one's own module, or layers spread otherwise than evenly."""
     if config.module.build or layout.stage_tp or layout.stage_layers:
         return None
-    model, known = shape_of(config.model, vocab, config.data.seq_len), layout_of(config, layout)
-    precision = precision_of(config)
-    try:
-        known.check(model, layout.world)
-    except LayoutError:
+    if (planners := _planners(config, layout, vocab)) is None:
         return None
+    model, known, precision = planners
     axes: dict[str, dict[Level, float]] = {axis: {} for axis in ("pp", "dp", "tp", "ends", "world")}
     found = wire_of(model, known, parts(model, known, precision), precision, axes).by_purpose
     return {"pp": found["pipeline"], "dp": found["replicas"], "tp": found["tensor"]}
@@ -181,12 +179,9 @@ def step_traffic(config: Config, layout: TrainerLayout, vocab: int, plan: Plan) 
     is_known = config.parallel.partial_backward == 1 and config.optim.name != "dp-kfac"
     if config.module.build or layout.stage_tp or not is_known:
         return None
-    model, known = shape_of(config.model, vocab, config.data.seq_len), layout_of(config, layout)
-    precision = precision_of(config)
-    try:
-        known.check(model, layout.world)
-    except LayoutError:
+    if (planners := _planners(config, layout, vocab)) is None:
         return None
+    model, known, precision = planners
     counts = Counter((action.op, action.stage) for _, action in plan.actions())
     times = [
         (counts[Op.UNSHARD, stage] / plan.pipes, counts[Op.REDUCE_GRAD, stage] / plan.pipes)
@@ -195,6 +190,16 @@ def step_traffic(config: Config, layout: TrainerLayout, vocab: int, plan: Plan) 
     # Chunks have a schedule of their own, which gathers each twice and reduces it once, as stage 3 by layer does.
     by_plan = () if config.memory.policy == "chunks" else times
     return planned_traffic(model, known, parts(model, known, precision), precision, by_plan)
+
+
+def _planners(config: Config, layout: TrainerLayout, vocab: int) -> tuple[Transformer, Layout, Precision] | None:
+    """What the planner calls these settings; None where it knows no such layout."""
+    model, known = shape_of(config.model, vocab, config.data.seq_len), layout_of(config, layout)
+    try:
+        known.check(model, layout.world)
+    except LayoutError:
+        return None
+    return model, known, precision_of(config)
 
 
 def precision_of(config: Config) -> Precision:

@@ -11,6 +11,7 @@ WHY = missing()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(420)
 @pytest.mark.skipif(bool(WHY), reason=WHY)
 def test_four_broken_hosts_of_eight_are_found_and_no_healthy_one_fails(tmp_path: Path) -> None:
     draw = random.Random(11)
@@ -19,10 +20,14 @@ def test_four_broken_hosts_of_eight_are_found_and_no_healthy_one_fails(tmp_path:
         possible += ["lossy link"] * hosts.can_lose() + ["slow processor"] * hosts.can_throttle()
         victims = dict(zip(possible, draw.sample(hosts.names, len(possible)), strict=True))
         hosts.break_hosts(victims)
-        doc = hosts.ask("diagnose", "--test", "gemm", "--test", "pair")
+        why: dict[str, str] = {}
+        for _ in range(4):  # eight hosts share this machine: a slow one runs out of time, says so, and is asked again
+            doc = hosts.ask("diagnose", "--test", "gemm", "--test", "pair")
+            assert set(doc["failed"]) <= set(victims.values())
+            assert doc["ended"] - doc["began"] < 60
+            why |= {v["node"]: f"{v['check']} {v['metric']}".strip() for v in doc["verdicts"] if v["grade"] == "fail"}
+            if not any("out of time" in v["text"] for v in doc["verdicts"]):
+                break
         hosts.mend_hosts(victims)
-    assert doc["failed"] == sorted(victims.values())
-    assert doc["ended"] - doc["began"] < 60
-    why = {v["node"]: f"{v['check']} {v['metric']}".strip() for v in doc["verdicts"] if v["grade"] == "fail"}
     expected = {"slow link": "pair bandwidth", "lossy link": "pair loss", "slow processor": "gemm flops"}
     assert why == {host: expected.get(fault, "gemm") for fault, host in victims.items()}

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from holdfast.cli.local import leftovers
 from tests.cables import RATE, Cables, can_filter, missing
 
 __all__ = ["Fabric", "missing"]
@@ -35,6 +37,7 @@ class Fabric:
         self._pids: dict[str, int] = {}
         self._cgroup = ""
         self._http = ""
+        self._mark = f"HOLDFAST_E2E={uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
         try:
@@ -115,7 +118,7 @@ class Fabric:
 
     def _start(self) -> None:
         env = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-        env |= {"HOLDFAST_CONFIG": "", "HOLDFAST_LOG_FORMAT": "json"}
+        env |= {"HOLDFAST_CONFIG": "", "HOLDFAST_LOG_FORMAT": "json", **dict([self._mark.split("=")])}
         where = self.cables.addresses["ctl"]
         words = ["controller", "--listen-host", where, "--insecure", "--grpc-port", "7070", "--http-port", "7080"]
         self._daemon("ctl", words, env)
@@ -166,6 +169,7 @@ class Fabric:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        leftovers.end_marked(self._mark)  # fork servers outlive their agents
         self.cables.close()
         if self._cgroup:
             with suppress(OSError):

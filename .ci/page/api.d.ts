@@ -313,6 +313,7 @@ declare namespace Api {
     steps_counted?: boolean;
     progress?: string | null;
     queued?: boolean;
+    faults_left?: string[];
   }
   interface JobBrief {
     id: string;

@@ -97,6 +97,7 @@ def job_doc(brain: JobBrain, at: Instant) -> Json:
         "steps_counted": job.progress.counted,
         "step_of_life": job.step_of_life,
         "progress": job.progress.reported or None,
+        "faults_left": [text for text in job.spec.faults if text not in job.fired],
     }
 
 

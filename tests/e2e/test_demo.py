@@ -34,10 +34,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 def demo(stage: Commands, *faults: str, more: tuple[str, ...] = SMALL) -> Json:
+    return result(stage, ended(stage, *faults, more=more))
+
+
+def ended(stage: Commands, *faults: str, more: tuple[str, ...] = SMALL) -> Running:
     asked = [part for fault in faults for part in ("--fault", fault)]
     done = stage.start("demo", "--steps", str(STEPS), *asked, *more, "--json")
     done.wait(DEADLINE_S)
-    return result(stage, done)
+    return done
 
 
 def result(stage: Commands, done: Running) -> Json:
@@ -202,10 +206,12 @@ def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[float])
     rng = random.Random(20260)
     quiet = rng.randrange(2, 9), rng.randrange(26, 36)
     faults = ["kill@16:rank2", "controller-kill@16", *(f"controller-kill@{step}" for step in quiet)]
-    found = demo(stage, *faults)
+    done = ended(stage, *faults)
+    found = result(stage, done)
     assert losses(found) == calm
-    # Events during an open incident are part of it, but a controller's death never explains a worker's.
-    assert ("worker-killed", "rank2") in reported(found)
+    # Events during an open incident are part of it, but a controller's death never explains a worker's. Where training
+    # was over before the controller was back, which takes long on a busy machine, the demo says so.
+    assert (("worker-killed", "rank2") in reported(found)) != (f"not injected: {faults[0]}" in done.err)
     assert {kind for kind, _ in reported(found)} <= {"worker-killed", "controller-restart"}
 
 

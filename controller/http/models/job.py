@@ -170,6 +170,7 @@ class Job(_AnyJob):
     )
     progress: str | None = Field(default=None, description="Latest progress in its checkpoints, else in its log.")
     queued: bool = Field(default=False, description="The job waits only for nodes of other jobs.")
+    faults_left: list[str] = Field(default=[], description="Armed faults that were not injected.")
 
 
 class Layers(Answer):

@@ -140,6 +140,8 @@ def _watch(cluster: "LocalCluster", plan: DemoPlan, view: "View") -> output.Json
                 raise
             job = None
         if job is not None and job["state"] in OVER:
+            for kill in kills:
+                view.note(f"not injected: {kill}")
             return dict(job)
         if job is not None and kills and job["step"] >= (kills[0].step or 0):
             view.note(f"striking: {kills.pop(0)}")

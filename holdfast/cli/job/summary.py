@@ -18,7 +18,12 @@ def summary(job: Json, incidents: Sequence[Json], risk: Json | None) -> list[str
 
     `incidents`: newest first. `risk`: the work at risk when the job was last seen running; None: it was not seen.
     """
-    return [*_figures(job), *_incidents(incidents), *_risk(risk), *health_lines(job)]
+    return [*_figures(job), *_incidents(incidents), *_faults_left(job), *_risk(risk), *health_lines(job)]
+
+
+def _faults_left(job: Json) -> list[str]:
+    """A drill that did not take place proves nothing: its step was never reached, or no controller was up to see it."""
+    return [f"not injected: {fault}" for fault in job.get("faults_left", ())]
 
 
 def health_lines(job: Json) -> list[str]:

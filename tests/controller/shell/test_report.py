@@ -196,6 +196,9 @@ def test_a_job_as_it_is_submitted(reported: Any) -> None:
     assert (job.spec.name, job.spec.nnodes, job.spec.nproc, job.spec.max_restarts) == ("train.py", 2, 4, -1)
     assert job.spec.program == msg.Program("/x/train.py", ("--lr", "1"))
     assert job.spec.faults == ("kill@5:rank7",)
+    assert report.job(name)["faults_left"] == ["kill@5:rank7"]
+    job.fired["kill@5:rank7"] = 1.0
+    assert report.job(name)["faults_left"] == []
 
 
 @pytest.mark.parametrize(

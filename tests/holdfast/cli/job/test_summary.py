@@ -69,3 +69,8 @@ def test_the_newest_hint_comes_once_after_the_incidents() -> None:
 def test_steps_of_which_only_the_number_is_known_are_no_steps_of_the_job() -> None:
     lines = summary(job_as("finished", step=60, step_of_life=39, max_steps=100), [], None)
     assert lines[0].startswith("61 steps in all attempts (40 of this life), 0 restarts")
+
+
+def test_a_drill_that_did_not_take_place_is_named() -> None:
+    lines = summary(job_as("finished", faults_left=["kill@16:rank2"]), [], None)
+    assert lines[lines.index("no incidents") + 1] == "not injected: kill@16:rank2"

@@ -191,7 +191,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     scheduler, receivers = _scheduler(config), parse_receivers(config.notify)
     lock = _lock(config.state_dir)
     shell = build(config)
-    watch = BlameWatch(shell, shell.brain.c.tuning)
+    watch = BlameWatch(shell, shell.brain.c.tuning, every=config.blame_every, share=config.blame_share)
     watch.restore(shell.journal.entities())
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)

@@ -31,8 +31,6 @@ from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.wire import types as t
 from holdfast.wire.plans import decode_planned
 
-_EVERY = 10.0
-_SHARE = 0.05  # of a core, at most
 _LEAST_SHARE = 0.01  # of a step: less is no answer to where it is slow
 _FEWEST = 8  # steps in a look: of fewer, noise makes culprits
 _MOST = 64
@@ -117,8 +115,17 @@ class JobBlame:
 
 
 class BlameWatch:
-    def __init__(self, shell: Shell, tuning: Tuning, clock: Callable[[], Instant] = now) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        tuning: Tuning,
+        clock: Callable[[], Instant] = now,
+        every: float = 10.0,
+        share: float = 0.05,
+    ) -> None:
+        """`every`: seconds between looks, `share`: of a core that they may take, at most."""
         self._shell, self._tuning, self._clock = shell, tuning, clock
+        self._every, self._share = every, share
         self._jobs: dict[str, JobBlame] = {}
         self._extras: dict[str, Extras] = {}  # of an earlier run of the controller, by job
         self.seconds = 0.0
@@ -126,7 +133,7 @@ class BlameWatch:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        pause = _EVERY
+        pause = self._every
         while True:
             await asyncio.sleep(pause)
             spent = 0.0
@@ -142,7 +149,7 @@ class BlameWatch:
                         event = plan_compared(taken.shape.job, taken.generation, seen.excesses, seen.blame)
                         self._shell.handle(event)
             self.seconds += spent
-            pause = max(_EVERY, spent / _SHARE)
+            pause = max(self._every, spent / self._share)
 
     def restore(self, documents: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
         """From the journal's: what an earlier controller knew of the jobs' first steps."""

@@ -122,6 +122,10 @@ class ControllerConfig:
     """Memory for millisecond traffic samples, shared by all nodes: more nodes keep shorter histories."""
     span_memory_mb: int = 64
     """Memory for the newest spans of the job, packed: the history of `holdfast blame` for a running job."""
+    blame_every: Seconds = 10.0
+    """Pause between two looks for the rank that is slow itself. A finding takes two looks in a row."""
+    blame_share: float = 0.05
+    """Share of a core that these looks may take: where one costs more, the pause is longer."""
     span_store_mb: int = 2048
     """Disk for spans under state_dir/spans, oldest removed first; 0 disables it. Needs pyarrow (holdfast[spans])."""
     span_store_age: Seconds = 7 * 86400.0
@@ -170,6 +174,8 @@ class ControllerConfig:
         check_range("heartbeat_interval", self.heartbeat_interval, 0.001, 3600.0)
         check_range("sample_memory_mb", self.sample_memory_mb, 1, _TERABYTE_MB)
         check_range("span_memory_mb", self.span_memory_mb, 1, _TERABYTE_MB)
+        check_range("blame_every", self.blame_every, 0.1, 3600.0)
+        check_range("blame_share", self.blame_share, 0.001, 1.0)
         check_range("span_store_mb", self.span_store_mb, 0, 512 * _TERABYTE_MB)
         check_positive("span_store_age", self.span_store_age)
         check_positive("retention_age", self.retention_age)

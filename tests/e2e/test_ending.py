@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.daemons import Commands, Json, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 SCRIPT = """
 import os, sys, time
 open(f"began-{os.environ['RANK']}", "w").close()

@@ -19,7 +19,7 @@ from tests.e2e.daemons import Commands, wait_for
 from tests.e2e.test_launch import kill_controller
 from tests.e2e.test_run import WARM_S, Runs, script, worker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.calm, pytest.mark.timeout(240)]
 
 SECRET = "sesame-9f3c"
 WAITS = """

@@ -17,7 +17,7 @@ from cryptography import x509
 from holdfast.base.certs import write_cluster
 from tests.e2e.daemons import Commands, Running, ready, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 KIND = "certificate-expires"
 
 

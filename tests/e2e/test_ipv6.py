@@ -19,7 +19,11 @@ def has_ipv6() -> bool:
     return True
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6 on loopback")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.calm,
+    pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6 on loopback"),
+]
 
 
 def test_from_the_ready_line_to_a_jobs_end(holdfast: Commands, tmp_path: Path) -> None:

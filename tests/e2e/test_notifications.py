@@ -18,6 +18,7 @@ from tests.e2e.daemons import Commands, Json, wait_for
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.calm,
     pytest.mark.timeout(300),
     pytest.mark.skipif(monitoring.ALERTMANAGER is None, reason="Debian: prometheus-alertmanager"),
 ]

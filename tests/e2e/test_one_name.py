@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.daemons import Commands, Running, events, incidents, one_line, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 SCRIPT = """
 import time
 for n in range(40):

@@ -17,6 +17,7 @@ from tests.e2e.daemons import HOLDFAST, Commands, Json, ready, wait_for
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.calm,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not slurm.CAN, reason=slurm.WHY),
 ]

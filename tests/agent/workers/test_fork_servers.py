@@ -19,7 +19,7 @@ import os
 with open(os.environ["IMPORTS"], "a") as file:
     file.write(f"{os.getpid()}\\n")
 """
-SCRIPT = "import os, heavy, signal\nprint('parent', os.getppid(), flush=True)\nsignal.pause()\n"
+SCRIPT = "import os, heavy, signal\nos.write(1, b'parent %d\\n' % os.getppid())\nsignal.pause()\n"
 
 
 class Job:

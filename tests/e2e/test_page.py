@@ -52,6 +52,7 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         )
         after = step()
         wait_for(lambda: step() >= after + 12, 60)
+        client.inject("slow:rank0/load+400")  # the processors are the browser's
 
         page = watched.page
         page.set_default_timeout(PATIENCE)

@@ -18,7 +18,7 @@ from tests.e2e.daemons import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 DEADLINE_S = 120.0
-EVERY = 10
+EVERY = 5
 TRAINER = "holdfast.trainer"
 CLUSTER = """
 nodes = 4
@@ -41,7 +41,7 @@ def arguments(folder: Path) -> list[str]:
     (folder / "text" / "a.txt").write_text("all that is lost is planned again for what is left " * 2000)
     settings = {
         "model.layers": 2, "model.d_model": 32, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0,
-        "train.micro_batches": 24, "train.micro_batch_size": 1, "data.cache_dir": folder / "cache",
+        "train.micro_batches": 12, "train.micro_batch_size": 1, "data.cache_dir": folder / "cache",
         "checkpoint.every": EVERY, "checkpoint.keep": 1000,
     }  # fmt: skip
     words = ["--data", str(folder / "text"), "--pp", "2", "--dp", "4"]
@@ -81,11 +81,11 @@ def test_six_workers_go_on_as_planned_and_eight_when_the_node_is_back(cluster: L
     assert [one["nodes"] for one in layouts] == [3]
     store = tmp_path / "store"
     name = submit(cluster, [*args, "--steps", "1000000", "--store", store.as_uri()], 4, layouts)
-    did(cluster, name, 1, EVERY + 5)
+    did(cluster, name, 1, 12)  # as many as the measured throughput is of
     wait_for(lambda: list_checkpoints(store.as_uri()), DEADLINE_S)
 
     cluster.client.inject("node-kill:node3", name)
-    did(cluster, name, 2, 25)
+    did(cluster, name, 2, 14)
     (shrunk,) = [one for one in cluster.client.incidents(name) if one["generation_to"] == 2]
     assert shrunk["action"] == "shrink"
     assert f"planned for 3 nodes: {layouts[0]['text']}" in shrunk["reason"]
@@ -93,7 +93,7 @@ def test_six_workers_go_on_as_planned_and_eight_when_the_node_is_back(cluster: L
     wait_for(lambda: "; measured" in cluster.client.incident(shrunk["id"])["reason"], DEADLINE_S)
 
     cluster.bring_back("node3")
-    did(cluster, name, 3, 5)
+    did(cluster, name, 3, 3)
     assert job(cluster, name)["world_size"] == 8
     (grown,) = [one for one in cluster.client.incidents(name) if one["generation_to"] == 3]
     assert grown["action"] == "grow"
@@ -116,7 +116,7 @@ def test_six_workers_go_on_as_planned_and_eight_when_the_node_is_back(cluster: L
     wait_for(lambda: job(cluster, again)["state"] == "finished", DEADLINE_S, lambda: job(cluster, again))
     alone = losses(cluster, again, 1)
     both = sorted(six.keys() & alone.keys())
-    assert len(both) >= 20
+    assert len(both) >= 10
     # Some steps after the checkpoint were of eight workers, whose sums are taken in another order.
     assert [six[step] for step in both] == pytest.approx([alone[step] for step in both], rel=1e-4)
     assert six[both[0]] != pytest.approx(six[both[-1]], rel=1e-3)  # the losses do move

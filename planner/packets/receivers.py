@@ -35,9 +35,9 @@ class Receivers:
         again = behind & ~self.asked[flow]
         self.asked[flow] = ~fits & (self.asked[flow] | again)
         last = fits & (due + 1 == self.packets[flow])
-        if last.any():
+        if np.count_nonzero(last):
             self.done[flow[last]] = slot
         acks = np.empty((len(flow), AGAIN + 1), dtype=np.int64)
         acks[:, FLOW], acks[:, NUMBER], acks[:, AGAIN] = flow, self.expected[flow], again
         acks[:, SENT], acks[:, MARKED] = packets[:, SENT], packets[:, MARKED]
-        return acks if not behind.any() else acks[~behind | again]
+        return acks[~behind | again] if np.count_nonzero(behind) else acks

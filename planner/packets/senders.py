@@ -31,7 +31,7 @@ class Senders:
         """Numbers below it may be sent: by the window, by what there is, none before the beginning."""
         self.pace, self.credit = np.ones(count), np.ones(count)
         """Packets a slot, and what has come together of it."""
-        self.last = np.zeros(count, dtype=np.int64)
+        self.last = np.full(count, -1, dtype=np.int64)
         self.round_trip = np.full(count, 4 * rack.hop * rack.slot_s)
         self.marked: Flags = np.zeros(count, dtype=bool)
         self.answered = np.full(count, -np.inf)
@@ -97,20 +97,18 @@ class Senders:
         self.round_trip[flow] = (slot - acks[:, SENT]) * self.slot_s
         self.marked[flow] |= acks[:, MARKED] > 0
         news = number > self.acked[flow]
-        if news.all():
-            fresh, upto = flow, number
-        else:
-            fresh, upto = flow[news], number[news]
+        fresh, upto = (flow, number) if np.count_nonzero(news) == len(flow) else (flow[news], number[news])
         self.acked[fresh] = upto
         self.next[fresh] = np.maximum(self.next[fresh], upto)
         going = ~self.given_up[fresh]
         self.limit[fresh] = np.where(going, np.minimum(self.flows.packets[fresh], upto + self.window), -1)
-        if self.attempt[fresh].any():
+        if np.count_nonzero(self.attempt[fresh]):
             self.attempt[fresh] = 0
             self._soonest = min(self._soonest, slot + int(self.waits[0]))
         self.since[fresh] = self.progress[fresh] = self.tried[fresh] = slot
-        again = flow[acks[:, AGAIN] > 0]
-        self.next[again] = self.acked[again]
+        if np.count_nonzero(acks[:, AGAIN]):
+            again = flow[acks[:, AGAIN] > 0]
+            self.next[again] = self.acked[again]
 
     def expire(self, slot: int) -> None:
         """Go back where a timer has ended; give up where the attempt before was behind what a connection survives."""

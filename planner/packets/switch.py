@@ -24,12 +24,17 @@ class Switch:
         self.occupied = 0
         self.can_pause, self.xoff, self.xon = rack.pfc, rack.port.pause_at / WIRE, rack.xon / WIRE
         self.pausing: Flags = np.zeros(self.ports, dtype=bool)
-        self.pauses, self.dropped = 0, 0
+        self.pauses = np.zeros(self.ports, dtype=np.int64)
+        """Pause frames to each port in."""
+        self.dropped = 0
         self.longest = np.zeros(self.ports, dtype=np.int64)
         """Packets in each queue at the end of a slot, at most."""
         self.waited = np.zeros(self.ports, dtype=np.int64)
         """Sum over slots of the packets in each queue."""
-        self.chance = np.array([rack.port.marks(count * WIRE) for count in range(self.capacity + 1)])
+        self.chance = np.ones(self.capacity + 1)
+        """Of a mark, by the packets that are left behind in the queue."""
+        partly = min(self.capacity, int(rack.port.mark_all // WIRE)) + 1
+        self.chance[:partly] = [rack.port.marks(count * WIRE) for count in range(partly)]
         self.random = np.random.default_rng(seed)
 
     def admit(self, packets: Ints, turn: int) -> None:
@@ -64,7 +69,7 @@ class Switch:
         self.head[ports] = (self.head[ports] + 1) % self.capacity
         self.length[ports] -= 1
         chance = self.chance[self.length[ports]]
-        if chance.any():
+        if np.count_nonzero(chance):
             packets[:, MARKED] = self.random.random(len(ports)) < chance
         self.held -= np.bincount(self.source[packets[:, FLOW]], minlength=self.ports)
         self.occupied -= len(ports)
@@ -78,5 +83,5 @@ class Switch:
             before = self.pausing
             # Between the thresholds it stays as it is.
             self.pausing = (self.held > self.xoff) | (before & (self.held >= self.xon))
-            self.pauses += int((self.pausing & ~before).sum())
+            self.pauses += self.pausing & ~before
         return self.pausing

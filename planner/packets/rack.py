@@ -152,7 +152,9 @@ class Flows:
             if source == target:
                 raise NetworkError(f"flow {flow} from port {source} to itself: it needs two ports")
             if not 1 <= packets <= ENDLESS or begin < 0:
-                raise NetworkError(f"flow {flow} of {packets} packets from slot {begin} on: 1 packet, slot 0 are the least")
+                raise NetworkError(
+                    f"flow {flow} of {packets} packets from slot {begin} on: 1 packet, slot 0 are the least"
+                )
 
 
 @dataclass(frozen=True, slots=True)

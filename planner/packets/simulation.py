@@ -37,8 +37,8 @@ class Simulation:
         self.switch = Switch(rack, flows, seed)
         speed = rack.speed
         lanes = int(speed.max())
-        self.up, self.down = (Wire(rack.hop, lanes, rack.ports, MARKED + 1) for _ in range(2))
-        self.back = Wire(2 * rack.hop, lanes, rack.ports, AGAIN + 1)
+        self.up, self.down = (Wire(rack.hop, lanes, MARKED + 1) for _ in range(2))
+        self.back = Wire(2 * rack.hop, lanes, AGAIN + 1)
         self.slot, self.lost = 0, 0
         """The next slot; packets that went onto a silent link."""
         self._moves: list[Flags] = [speed > lane for lane in range(lanes)]
@@ -87,10 +87,10 @@ class Simulation:
         for lane, moves in enumerate(self._moves):
             packets = senders.choose(slot, moves & ~paused)
             if len(packets):
-                self._put(self.up, lane, self.flows.source[packets[:, FLOW]], packets)
-            ports, packets = switch.release(moves)
-            if len(ports):
-                self._put(self.down, lane, ports, packets)
+                self._put(self.up, lane, self.flows.source, packets)
+            packets = switch.release(moves)
+            if len(packets):
+                self._put(self.down, lane, self.flows.target, packets)
         self._paused[slot % hop] = switch.close_slot()
         self.slot += 1
 
@@ -99,18 +99,18 @@ class Simulation:
         if not len(packets):
             return
         acks = self.receivers.accept(packets, self.slot)
-        source, target = self.flows.source[acks[:, FLOW]], self.flows.target[acks[:, FLOW]]
         if self.flaps:
-            heard = ~(self._silent[target] | self._silent_later[source])
-            acks, target = acks[heard], target[heard]
-        self.back.put(self.slot, lane, target, acks)
+            source, target = self.flows.source[acks[:, FLOW]], self.flows.target[acks[:, FLOW]]
+            acks = acks[~(self._silent[target] | self._silent_later[source])]
+        self.back.put(self.slot, lane, acks)
 
-    def _put(self, wire: Wire, lane: int, ports: Ints, packets: Ints) -> None:
+    def _put(self, wire: Wire, lane: int, port: Ints, packets: Ints) -> None:
+        """`port`: at whose link each flow's packets are now."""
         if self.flaps:
-            heard = ~self._silent[ports]
-            self.lost += len(ports) - int(heard.sum())
-            ports, packets = ports[heard], packets[heard]
-        wire.put(self.slot, lane, ports, packets)
+            heard = ~self._silent[port[packets[:, FLOW]]]
+            self.lost += len(packets) - int(heard.sum())
+            packets = packets[heard]
+        wire.put(self.slot, lane, packets)
 
     def _silent_in(self, slot: int) -> Flags:
         """Ports whose link is silent in a slot."""

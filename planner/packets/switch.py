@@ -60,12 +60,12 @@ class Switch:
         self.held += np.bincount(self.source[packets[:, FLOW]], minlength=self.ports)
         self.occupied += len(packets)
 
-    def release(self, may: Flags) -> tuple[Ints, Ints]:
-        """The first packet of each queue that `may` send one: ports out, and packets."""
+    def release(self, may: Flags) -> Ints:
+        """The first packet of each queue that `may` send one."""
         ports = ((self.length > 0) & may).nonzero()[0]
         packets: Ints = self.queue[ports, self.head[ports]]
         if not len(ports):
-            return ports, packets
+            return packets
         self.head[ports] = (self.head[ports] + 1) % self.capacity
         self.length[ports] -= 1
         chance = self.chance[self.length[ports]]
@@ -73,7 +73,7 @@ class Switch:
             packets[:, MARKED] = self.random.random(len(ports)) < chance
         self.held -= np.bincount(self.source[packets[:, FLOW]], minlength=self.ports)
         self.occupied -= len(ports)
-        return ports, packets
+        return packets
 
     def close_slot(self) -> Flags:
         """Ports in that must pause from now on, once all has arrived and left. Counts pauses and queues."""

@@ -12,28 +12,26 @@ number that is expected next, the packet's own slot and mark, and is the sender 
 
 
 class Wire:
-    """A lane for each packet that a port moves in a slot; a lane has one packet at most in each slot.
+    """A port puts one packet a slot on a lane at most. Of each slot a caller takes all lanes before it puts any."""
 
-    Of each slot a caller takes all lanes out before it puts any in.
-    """
-
-    def __init__(self, delay: int, lanes: int, ports: int, columns: int) -> None:
-        self.delay, self.lanes = delay, lanes
-        self.rows: Ints = np.zeros((delay, lanes, ports, columns), dtype=np.int64)
-        self.rows[..., FLOW] = -1
+    def __init__(self, delay: int, lanes: int, columns: int) -> None:
+        self._nothing: Ints = np.empty((0, columns), dtype=np.int64)
+        self._slots = [[self._nothing] * lanes for _ in range(delay)]
 
     def take(self, slot: int, lane: int) -> Ints:
-        """What was put in `delay` slots ago, shape (packets, columns), in the order of ports."""
-        here = self.rows[slot % self.delay, lane]
-        there = (here[:, FLOW] >= 0).nonzero()[0]
-        found: Ints = here[there]
-        here[there, FLOW] = -1
+        """What was put in `delay` slots ago, shape (packets, columns), in the order in which it was put."""
+        here = self._slots[slot % len(self._slots)]
+        found, here[lane] = here[lane], self._nothing
         return found
 
-    def put(self, slot: int, lane: int, ports: Ints, packets: Ints) -> None:
-        self.rows[slot % self.delay, lane, ports] = packets
+    def put(self, slot: int, lane: int, packets: Ints) -> None:
+        self._slots[slot % len(self._slots)][lane] = packets
+
+    def newest(self, slot: int, lane: int) -> Ints:
+        """What was put in in this slot."""
+        return self._slots[slot % len(self._slots)][lane]
 
     @property
     def count(self) -> int:
         """Packets on the way."""
-        return int((self.rows[..., FLOW] >= 0).sum())
+        return sum(len(packets) for lanes in self._slots for packets in lanes)

@@ -33,7 +33,9 @@ def test_a_flow_goes_on_at_the_first_timeout_behind_a_flap(length: int, adaptive
     exponent = 5 if not adaptive else 9
     rack = Rack(2, PORT, window=5 * D, ib_timeout=exponent, adaptive=adaptive)
     last = AT - 1 + D
-    waits = [ceil(4.096e-6 * 2**exponent / 2 ** max(0, 6 - n) / SLOT) if adaptive else timer(exponent) for n in range(9)]
+    waits = [
+        ceil(4.096e-6 * 2**exponent / 2 ** max(0, 6 - n) / SLOT) if adaptive else timer(exponent) for n in range(9)
+    ]
     again = last
     for wait in waits:
         again += wait

@@ -21,7 +21,7 @@ DOUBLINGS = 6
 
 
 def pause_s(exponent: int, attempt: int, adaptive: bool = False) -> float:
-    """Seconds before attempt `attempt`, from 0, to send a packet again: the timeout, or adaptively, doubled up to it."""
+    """Seconds before attempt `attempt`, from 0, to send a packet again: the timeout; adaptively, doubled up to it."""
     return timeout_s(exponent) / 2 ** max(0, DOUBLINGS - attempt) if adaptive else timeout_s(exponent)
 
 

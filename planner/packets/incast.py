@@ -23,7 +23,7 @@ CONTROLS: Mapping[str, Build] = {
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What came of it under one control. `outcome` is as the fluid model's: a share of what packets leave for payload."""
+    """What came of it under one control. Goodput is a share of what headers leave of the NIC."""
 
     outcome: Outcome
     victim: float

@@ -40,15 +40,16 @@ class RackReply:
         return {"question": self.question, "controls": controls}
 
 
-def ask(question: str, traffic: StepTraffic, network: Network, slots: int = SLOTS) -> questions.Reply | RackReply:
-    """NetworkError names what is wrong with the question, and what may be asked. `slots`: 0 checks an incast only."""
+def ask(question: str, traffic: StepTraffic, network: Network, slots: int | None = None) -> questions.Reply | RackReply:
+    """NetworkError names what is wrong with the question, and what may be asked. `slots`: None is `SLOTS`, 0 checks an incast only."""
     kind, _, word = question.partition(":")
     if kind != "incast":
         return questions.ask(question, traffic, network)
     most = min(network.clos.below_a_leaf - 2, MOST_SENDERS)
     if not (word.isascii() and word.isdigit() and len(word) <= 9 and 1 <= int(word) <= most):
         raise NetworkError(
-            f"--what-if {question[:60]!r}: write incast:SENDERS, with 1 to {most} NICs that send to one more at a switch"
+            f"--what-if {question[:60]!r}: write incast:SENDERS, with 1 to {most} NICs that send to one beside them"
         )
     port = replace(RACK_PORT, bytes_per_s=network.clos.nic_bytes_per_s)
+    slots = SLOTS if slots is None else slots
     return RackReply(question, incasts(int(word), slots, port=port) if slots else {})

@@ -16,13 +16,14 @@ from holdfast.planner.network.retransmission import DOUBLINGS, pause_s
 Ints = NDArray[np.int64]
 
 HEADERS = 82.0
-"""Bytes of a packet on the wire beside its payload (RoCEv2): preamble and gap 20, Ethernet 18, IPv4 20, UDP 8, InfiniBand
-16 with its checksum."""
+"""Bytes of a packet on the wire beside its payload (RoCEv2): preamble and gap 20, Ethernet 18, IPv4 20, UDP 8,
+InfiniBand 16 with its checksum."""
 WIRE = MTU + HEADERS
 
 MAX_HOSTS = 1024
 MAX_PLACES = 1 << 23
 """Places for packets in all queues: 32 bytes each, 256 MiB in all."""
+MAX_HOP = 10_000
 ENDLESS = 1 << 40
 """Packets of a flow that never ends."""
 
@@ -60,7 +61,13 @@ class Rack:
             raise NetworkError(f"rack of {self.hosts:,} hosts: 1 to {MAX_HOSTS:,} are possible")
         if not (0 <= self.uplinks <= MAX_HOSTS and 1 <= self.uplink_speed <= 16):
             raise NetworkError(
-                f"{self.uplinks:,} uplinks as fast as {self.uplink_speed} NICs: 0 to {MAX_HOSTS:,} of 1 to 16 are possible"
+                f"{self.uplinks:,} uplinks as fast as {self.uplink_speed} NICs: 0 to {MAX_HOSTS:,} of 1 to 16 are "
+                "possible"
+            )
+        if not (self.slot_s > 0 and self.port.base_s / 4 / self.slot_s <= MAX_HOP):
+            raise NetworkError(
+                f"an empty round trip of {self.port.base_s:g} s at {self.port.bytes_per_s:g} bytes/s: "
+                f"{4 * MAX_HOP:,} packets are the most that may be on the way"
             )
         if not 0 <= self.xon <= self.port.pause_at:
             raise NetworkError(
@@ -71,8 +78,8 @@ class Rack:
             raise NetworkError(f"a buffer of {self.buffer:g} bytes holds no packet of {WIRE:g}: give one or more")
         if self.ports * self.buffer_packets > MAX_PLACES:
             raise NetworkError(
-                f"{self.ports:,} ports and a buffer of {self.buffer:g} bytes: {MAX_PLACES * WIRE / self.ports:.3g} bytes "
-                "are the most for so many ports"
+                f"{self.ports:,} ports and a buffer of {self.buffer:g} bytes: "
+                f"{MAX_PLACES * WIRE / self.ports:.3g} bytes are the most for so many ports"
             )
         if self.window < 1:
             raise NetworkError(f"a window of {self.window} packets sends nothing: 1 or more are needed")
@@ -110,8 +117,8 @@ class Rack:
 
     @property
     def lossless_bytes(self) -> float:
-        """The least buffer that never overflows where NICs are paused: of each port XOFF, and what it sends in 2 hops: one
-        until the pause reaches it, one for what is on the way then."""
+        """A buffer that never overflows where NICs are paused: of each port XOFF and what it sends in 2 hops, one until
+        the pause reaches it and one for what is on the way then."""
         each = self.port.pause_at // WIRE + 2 * self.hop * self.speed
         return float(each.sum() * WIRE)
 

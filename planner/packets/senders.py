@@ -1,7 +1,7 @@
 """The sending side of all flows: who may send, at which pace, what is sent again. Pure.
 
-A NIC takes the flow that has waited longest of those that may send. Retransmission is go-back-N, as RDMA NICs do it in
-hardware: a receiver that misses a packet asks once, and a packet without acknowledgement goes out again at each timeout.
+A NIC takes the flow that has waited longest of those that may send. Retransmission is go-back-N, as RDMA NICs do it
+in hardware: a receiver that misses a packet asks once, and what has no acknowledgement goes out again at each timeout.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Switch:
         """Sum over slots of the packets in each queue."""
         self.chance = np.ones(self.capacity + 1)
         """Of a mark, by the packets that are left behind in the queue."""
-        partly = min(self.capacity, int(rack.port.mark_all // WIRE)) + 1
+        partly = int(min(self.capacity, rack.port.mark_all // WIRE)) + 1
         self.chance[:partly] = [rack.port.marks(count * WIRE) for count in range(partly)]
         self.random = np.random.default_rng(seed)
 

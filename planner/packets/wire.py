@@ -7,8 +7,8 @@ import numpy as np
 from holdfast.planner.packets.rack import Ints
 
 FLOW, NUMBER, SENT, MARKED, AGAIN = range(5)
-"""Columns of a packet: flow, sequence number, slot in which it was sent, was it marked. Of an acknowledgement: flow, the
-number that is expected next, the packet's own slot and mark, and is the sender to send again from that number."""
+"""Columns of a packet: flow, sequence number, slot in which it was sent, was it marked. Of an acknowledgement: flow,
+the number that is expected next, the packet's own slot and mark, and is the sender to go back to that number."""
 
 
 class Wire:

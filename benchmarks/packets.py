@@ -4,7 +4,7 @@ python benchmarks/packets.py [--senders 8 32 62] [--slots 30000] [--apart 0] [--
 
 200 Gbit/s NICs, packets of 4,096 bytes and 82 of headers, marks from 100 to 400 kB, pauses above 80 kB of one ingress,
 an empty round trip of 8 us. `goodput`: what left the NIC, as a share of what headers leave. Goodput, queues, fairness
-and `victim` (what a flow from the first sender to an idle NIC gets of its own) are of the second half, pauses of all of it.
+and `victim` (what a flow from the first sender to an idle NIC gets of its own) are of the second half, pauses of all.
 
 Cost, in processor time: hosts in a ring, each sends to the next at the line's rate; and one incast without control.
 """

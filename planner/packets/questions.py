@@ -14,7 +14,7 @@ from holdfast.planner.packets.rack import RACK_PORT
 
 SLOTS = 16_000
 """2.7 ms at 200 Gbit/s: at half of it DCQCN is back from its first cuts."""
-MOST_SENDERS = 128
+MOST_SENDERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,10 @@ class RackReply:
 
 
 def ask(question: str, traffic: StepTraffic, network: Network, slots: int | None = None) -> questions.Reply | RackReply:
-    """NetworkError names what is wrong with the question, and what may be asked. `slots`: None is `SLOTS`, 0 checks an incast only."""
+    """NetworkError names what is wrong with the question, and what may be asked.
+
+    `slots` of an incast: None is `SLOTS`, 0 simulates nothing and only checks the question.
+    """
     kind, _, word = question.partition(":")
     if kind != "incast":
         return questions.ask(question, traffic, network)

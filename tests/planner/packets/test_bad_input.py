@@ -10,8 +10,8 @@ from holdfast.planner.network.errors import NetworkError
 from holdfast.planner.network.network import Network
 from holdfast.planner.network.traffic import StepTraffic
 from holdfast.planner.packets.incast import CONTROLS, incasts
-from holdfast.planner.packets.questions import RackReply, ask
-from holdfast.planner.packets.rack import Flap, Flows, Rack
+from holdfast.planner.packets.questions import MOST_SENDERS, RackReply, ask
+from holdfast.planner.packets.rack import RACK_PORT, Flap, Flows, Rack
 from holdfast.planner.packets.simulation import Simulation
 from tests.planner.packets.test_closed_forms import PORT
 
@@ -79,6 +79,11 @@ def test_no_flows_flaps_of_no_port_and_too_many_senders() -> None:
 def test_what_can_not_be_asked_of_a_rack(word: str) -> None:
     with pytest.raises(NetworkError, match="write incast:SENDERS, with 1 to 62 NICs"):
         ask(f"incast:{word}", NONE, Network(Clos(512)), slots=0)
+
+
+def test_as_many_senders_as_may_be_asked_fit_in_a_rack() -> None:
+    rack = Rack(len(CONTROLS) * (MOST_SENDERS + 2), RACK_PORT)
+    assert replace(rack, buffer=rack.lossless_bytes).buffer_packets == rack.hosts * (19 + 2 * 12)
 
 
 def test_a_rack_is_asked_by_its_nics() -> None:

@@ -87,7 +87,7 @@ def _packets() -> Iterator[Row]:
     alone = Simulation(Rack(2), Flows.of((0, 1, ENDLESS)), CONTROLS["none"])
     alone.run(1000)
     yield Row("packets of one flow in 1,000 slots", 1000 - 2 * hop, int(alone.receivers.expected[0]))
-    # All cross XOFF with packet X + 1 or the next. Packets of 2 hops come before a pause works; one leaves in each slot.
+    # All cross XOFF with packet X + 1 or the next. Packets of 2 hops come before a pause works; one leaves a slot.
     xoff = int(RACK_PORT.pause_at // wire)
     flood = Rack(senders + 1)
     flood = replace(flood, buffer=flood.lossless_bytes)

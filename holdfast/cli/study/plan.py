@@ -70,7 +70,7 @@ def plan(
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
+        typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, incast:32 or flap:8s; repeatable."),
     ] = None,
     stages: Annotated[
         str, typer.Option(metavar="even|alpa", help="Layers of stages: evenly, or as Alpa's planners find them.")

@@ -54,7 +54,7 @@ class Senders:
         self.limit[new] = np.minimum(self.flows.packets[new], self.window)
 
     def choose(self, slot: int, may: Flags) -> Ints:
-        """The flow of each port that `may` send a packet, and its packet's number is counted as sent."""
+        """A packet of each port that `may` send, of the flow that has waited longest there. It counts as sent."""
         ready = (self.credit >= 1.0) & (self.next < self.limit)
         if self._alone:
             flow = (ready & may[self.flows.source]).nonzero()[0]

@@ -27,10 +27,6 @@ class Wire:
     def put(self, slot: int, lane: int, packets: Ints) -> None:
         self._slots[slot % len(self._slots)][lane] = packets
 
-    def newest(self, slot: int, lane: int) -> Ints:
-        """What was put in in this slot."""
-        return self._slots[slot % len(self._slots)][lane]
-
     @property
     def count(self) -> int:
         """Packets on the way."""

@@ -34,8 +34,8 @@ def timeouts() -> Iterator[Row]:
 
 
 def _packets() -> Iterator[Row]:
-    """A link is silent from slot 500 on, packet by packet. The timer starts with the last answer, a hop later, and three
-    hops of packets that had arrived are sent again."""
+    """A link is silent from slot 500 on, packet by packet. The timer starts with the last answer, a hop later. Packets
+    of three hops had arrived without one and are sent again."""
     from holdfast.planner.packets.incast import CONTROLS
     from holdfast.planner.packets.rack import Flap, Flows, Rack
     from holdfast.planner.packets.simulation import Simulation

@@ -37,6 +37,13 @@ class Control(Protocol):
         ...
 
 
+def notified(marked: Flags, answered: Floats, now: float) -> Flags:
+    """Flows that get a notification now: marked, and not answered in the last 50 us. Notes them in `answered`."""
+    found = marked & (now - answered >= CNP_S)
+    answered[found] = now
+    return found
+
+
 class NoControl:
     """Every NIC sends as fast as it can: only pauses hold it back."""
 

@@ -1,4 +1,7 @@
-"""Many senders into one port of a switch: queue, marks, pauses (PFC), what arrives. Fluid, in steps of 1 us."""
+"""Many senders into one port of a switch: queue, marks, pauses (PFC), what arrives. Fluid, in steps of 1 us.
+
+Packet by packet, for a whole rack: `holdfast.planner.packets`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.planner.network.congestion import CNP_S, MTU, Control, Flags, Floats
+from holdfast.planner.network.congestion import MTU, Control, notified
 from holdfast.planner.network.errors import NetworkError
 
 STEP_S = 1e-6
@@ -83,8 +86,8 @@ def incast(build: Build, port: Port, senders: int, seconds: float, seed: int, ap
     pauses, longest, total = 0, 0.0, 0.0
     for step in range(steps):
         now = step * STEP_S
-        notified = _notified(seen_marks[step % late], answered, now)
-        control.step(now, STEP_S, notified, np.full(senders, port.base_s + seen_queue[step % late] / port.bytes_per_s))
+        cut = notified(seen_marks[step % late], answered, now)
+        control.step(now, STEP_S, cut, np.full(senders, port.base_s + seen_queue[step % late] / port.bytes_per_s))
         quiet = paused | (began > now)
         sent = np.where(quiet, 0.0, np.minimum(control.rate, port.bytes_per_s)) * STEP_S
         held += sent
@@ -110,10 +113,3 @@ def incast(build: Build, port: Port, senders: int, seconds: float, seed: int, ap
         total / half,
         float(arrived.sum()) ** 2 / spread if spread else 1.0,
     )
-
-
-def _notified(marked: Flags, answered: Floats, now: float) -> Flags:
-    """Flows that get a notification now: marked, and not answered in the last 50 us. Notes them as answered."""
-    found = marked & (now - answered >= CNP_S)
-    answered[found] = now
-    return found

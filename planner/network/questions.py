@@ -18,6 +18,7 @@ FORMS = (
     "oversubscription:N",
     "connections:N",
     "flap:SECONDS[:NCCL_IB_TIMEOUT[:NCCL_IB_RETRY_CNT]]",
+    "incast:SENDERS",  # in holdfast.planner.packets.questions
 )
 IB_TIMEOUT, IB_RETRIES = 20, 7
 """NCCL's defaults of today."""

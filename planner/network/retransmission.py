@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 
 IB_TICK_S = 4.096e-6
 """InfiniBand's unit: Local ACK Timeout is this times 2 to the power of a 5-bit exponent (InfiniBand Architecture
@@ -13,6 +14,15 @@ NCCL_IB_RETRY_CNT (3 bits); NCCL's own manual gives the same formula."""
 def timeout_s(exponent: int) -> float:
     """Seconds that one attempt waits for its acknowledgement, at least: an adapter may take four times as long."""
     return float(IB_TICK_S * 2.0**exponent)
+
+
+DOUBLINGS = 6
+"""Adaptive retransmission (ROCE_ACCL roce_adp_retrans_en of mlx5) starts 2^6 times below the full timeout."""
+
+
+def pause_s(exponent: int, attempt: int, adaptive: bool = False) -> float:
+    """Seconds before attempt `attempt`, from 0, to send a packet again: the timeout; adaptively, doubled up to it."""
+    return timeout_s(exponent) / 2 ** max(0, DOUBLINGS - attempt) if adaptive else timeout_s(exponent)
 
 
 def ib_tolerance_s(exponent: int, retries: int) -> float:
@@ -27,17 +37,18 @@ def goes_on_after(flap_s: float, exponent: int, retries: int, adaptive: bool = F
     """Seconds from a link's loss to the packet that gets through, None where the connection is given up before.
 
     A lost packet is sent again at each timeout, so the first one after the link's return is the one that counts.
-    `adaptive` (ROCE_ACCL roce_adp_retrans_en of mlx5): timeouts begin 64 times shorter and double up to the full one.
+    `adaptive`: pauses as `pause_s` has them.
     """
     if flap_s <= 0:
         return 0.0
     if flap_s >= ib_tolerance_s(exponent, retries):
         return None
-    wait = timeout_s(exponent)
     if not adaptive:
+        wait = timeout_s(exponent)
         return math.ceil(flap_s / wait) * wait
-    sent, pause = 0.0, wait / 64
-    while sent < flap_s:
-        sent += pause
-        pause = min(2 * pause, wait)
+    sent = 0.0
+    for attempt in count():
+        sent += pause_s(exponent, attempt, adaptive)
+        if sent >= flap_s:
+            break
     return sent

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # numpy and torch take time to import
     from holdfast.planner.cluster.cluster import Cluster
     from holdfast.planner.cost.layout import Layout
     from holdfast.planner.network.questions import Reply
+    from holdfast.planner.packets.questions import RackReply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
     from holdfast.planner.unlike.explained import Unlike
@@ -69,7 +70,7 @@ def plan(
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, order:dp-tp-pp or flap:8s; repeatable."),
+        typer.Option(metavar="QUESTION", help="What a change costs, as leaf:3, incast:32 or flap:8s; repeatable."),
     ] = None,
     stages: Annotated[
         str, typer.Option(metavar="even|alpa", help="Layers of stages: evenly, or as Alpa's planners find them.")
@@ -250,19 +251,20 @@ def _check(questions: list[str], search: "Search") -> None:
     """A question that can't be answered is refused before the search."""
     from holdfast.planner.network.network import Network
     from holdfast.planner.network.of_cluster import clos_of
-    from holdfast.planner.network.questions import ask
     from holdfast.planner.network.traffic import StepTraffic
+    from holdfast.planner.packets.questions import ask
 
     for question in questions:
-        ask(question, StepTraffic(1, 1, 1, 0.0, 0.0), Network(clos_of(search.costs.cluster)))
+        ask(question, StepTraffic(1, 1, 1, 0.0, 0.0), Network(clos_of(search.costs.cluster)), slots=0)
 
 
-def _asked(questions: list[str], best: "Ranked", search: "Search") -> "list[Reply]":
+def _asked(questions: list[str], best: "Ranked", search: "Search") -> "list[Reply | RackReply]":
     """What the network does to the best layout's transfers, as it is and with each change."""
     from holdfast.planner.network.network import Network
     from holdfast.planner.network.of_cluster import clos_of
-    from holdfast.planner.network.questions import ask, now
+    from holdfast.planner.network.questions import now
     from holdfast.planner.network.traffic import StepTraffic
+    from holdfast.planner.packets.questions import ask
 
     layout, wire = best.layout, best.prediction.wire.by_purpose
     traffic = StepTraffic(
@@ -284,12 +286,18 @@ def _unlike(best: "Ranked", search: "Search") -> "Unlike | None":
     return explained(search.costs, search.model, best.layout) if is_unlike(search.costs.cluster) else None
 
 
-def _print_replies(replies: "list[Reply]") -> None:
+def _print_replies(replies: "list[Reply | RackReply]") -> None:
+    from holdfast.planner.packets.questions import RackReply
+
     table = output.table("WHAT IF", ">SUMS", ">MESSAGES", ">SHARED UPLINKS", "")
+    assert not isinstance(replies[0], RackReply)
     first = replies[0].answer
     assert first is not None
     for one in replies:
-        if one.answer is not None:
+        if isinstance(one, RackReply):
+            for line in one.lines():
+                table.add_row(one.question, "", "", "", line)
+        elif one.answer is not None:
             slower = one.answer.sums_s / first.sums_s - 1 if first.sums_s else 0.0
             text = f"sums {slower:+.0%}" if abs(slower) >= 0.005 else ""
             if one.answer.cut_off:

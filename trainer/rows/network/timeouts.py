@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from holdfast.trainer.rows.row import Row
@@ -29,3 +30,22 @@ def timeouts() -> Iterator[Row]:
     )
     for what, policy, is_refused in cases:
         yield Row(f"refused (1) or not (0): {what}", is_refused, obstacle(policy, infiniband=True) is not None)
+    yield from _packets()
+
+
+def _packets() -> Iterator[Row]:
+    """A link is silent from slot 500 on, packet by packet. The timer starts with the last answer, a hop later. Packets
+    of three hops had arrived without one and are sent again."""
+    from holdfast.planner.packets.incast import CONTROLS
+    from holdfast.planner.packets.rack import Flap, Flows, Rack
+    from holdfast.planner.packets.simulation import Simulation
+
+    hop, at, exponent, slot_s = 12, 500, 5, (4096 + 82) / 25e9
+    wait, last = math.ceil(TICK_S * 2**exponent / slot_s), at - 1 + hop
+    for slots in (700, 3300):
+        rack = Rack(2, window=5 * hop, ib_timeout=exponent)
+        flapped = Simulation(rack, Flows.of((0, 1, at + 1)), CONTROLS["none"], flaps=[Flap(0, at, at + slots)])
+        flapped.run(10_000)
+        expected = last + math.ceil((at + slots - last) / wait) * wait + 5 * hop
+        done = int(flapped.receivers.done[0])
+        yield Row(f"slot of the first new packet behind a flap of {slots:,} slots", expected, done)

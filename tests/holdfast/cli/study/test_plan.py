@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.planner.packets import questions
 from holdfast.trainer.__main__ import parse_all
 from holdfast.trainer.settings.layout import plan, vocab_of
 from holdfast.trainer.settings.load import load
@@ -82,6 +83,21 @@ def test_what_a_change_of_the_network_costs(words: list[str], capsys: Capture) -
     assert "InfiniBand gives up after 0.47 s: the job fails" in out
 
 
+def test_what_senders_that_meet_make_of_a_rack(
+    words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "SLOTS", 200)
+    assert main([*words, "--json", "--what-if", "incast:4"]) == 0
+    incast = json.loads(capsys.readouterr().out)["what_if"][1]
+    assert incast["question"] == "incast:4"
+    assert list(incast["controls"]) == ["none", "dcqcn", "swift", "both"]
+    assert incast["controls"]["none"]["goodput"] == 1
+    assert main([*words, "--what-if", "incast:4"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "none: 100.0% of the NIC" in out
+    assert "both: " in out
+
+
 def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> None:
     found = []
     for goal in ("time", "memory"):
@@ -111,6 +127,7 @@ def test_the_least_memory_is_another_goal(words: list[str], capsys: Capture) -> 
         (["--limit", "x"], "--limit must be a size such as 80GB, not 'x'"),
         (["--what-if", "huh"], "--what-if 'huh' is no question: write one of leaf:N"),
         (["--what-if", "leaf:4"], "lowest switch 4: there are 0 to 3"),
+        (["--what-if", "incast:0"], "--what-if 'incast:0': write incast:SENDERS, with 1 to 62 NICs"),
         (["--what-if", "leaf:x"], "'x' is no number"),
         (["--what-if", "flap:soon"], "'soon' is no time"),
         (["--what-if", "flap:8s:99"], "NCCL_IB_TIMEOUT is 1 to 31"),

@@ -1,7 +1,8 @@
 """Seconds of a model's parts on one rank: a layer, what is before the first, what is behind the last. Needs torch.
 
 The rank's share of tp is computed for real, with real numbers; its collectives give nothing, so that their time is not
-counted here (links.py measures them). The least of several repetitions counts: other load only adds.
+counted here (links.py measures them). On a CPU it is processor time of the one thread that computes: what others take
+of the machine is no part of it but for its caches. The least of several repetitions counts: other load only adds.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ def _least(do: Callable[[], object], device: torch.device, repeats: int) -> floa
 
 
 def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type == "cpu":
+        return time.thread_time()
+    torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -85,9 +85,10 @@ def replay(ranks: Sequence[Sequence[Event]], link: Link, per_node: int) -> list[
                     arrived[key] = free[one, other] + alpha
                 elif kind is Kind.BEGIN:
                     members: tuple[int, ...] = key[1]  # type: ignore[assignment]
-                    begun.setdefault(key, {})[rank] = max(then, behind.get((rank, members), 0.0))
-                    if len(begun[key]) == len(members):
-                        done[key] = collective(str(key[0]), num_bytes, begun.pop(key), link, per_node)
+                    begun.setdefault(key, {})[rank] = then
+                    if len(begun[key]) == len(members):  # and so it was with the one before
+                        begins = {one: max(t, behind.get((one, members), 0.0)) for one, t in begun.pop(key).items()}
+                        done[key] = collective(str(key[0]), num_bytes, begins, link, per_node)
                         behind |= {(one, members): over for one, over in done[key].items()}
                 now[rank] = then
                 at[rank] += 1

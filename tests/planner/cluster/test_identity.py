@@ -51,6 +51,7 @@ def test_rails_are_what_all_nodes_have() -> None:
         (["l0,l1", "l0"], "b names one switch, a one for each GPU"),
         (["", "l0,l1"], "a names one switch, b one for each GPU"),
         (["l0,l1", "l0,l1,l2"], "b names 3 switches for 2 GPUs: one for all, or one for each"),
+        (["l0,l1", "l2,l0"], "l0 is the switch of GPU 0 of a and of GPU 1 of b"),
         (["l0,l1", "l1,l0"], "l1 is the switch of GPU 1 of a and of GPU 0 of b"),
     ],
 )

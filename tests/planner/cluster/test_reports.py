@@ -120,6 +120,8 @@ def test_rails_are_of_one_place_in_all_nodes() -> None:
                          (0, 4): Level.CLUSTER}  # fmt: skip
         # Two hops of a rail's switch, or one more through the pod: each adds its latency.
         assert found.link(0, 3).alpha - found.link(0, 2).alpha == pytest.approx(found.hops[Level.POD].alpha)
+    # Other switches of the same pod are no rails of these.
+    assert from_reports([node("a", RAILS), node("b", "p/leaf2,p/leaf3")]).link(0, 2).kind is Level.CLUSTER
     assert not from_reports([node("a"), node("b")]).has_rails
 
 

@@ -41,7 +41,7 @@ def parsed(rows: Sequence[Sequence[object]]) -> list[Event]:
     def frozen(value: object) -> object:
         return tuple(frozen(one) for one in value) if isinstance(value, list) else value
 
-    return [Event(float(t), Kind(kind), frozen(key), int(size)) for t, kind, key, size in rows]  # type: ignore[arg-type]
+    return [Event(float(t), Kind(kind), frozen(key), int(size)) for t, kind, key, size in rows]  # type: ignore[arg-type, call-overload]
 
 
 def least(steps: Sequence[Sequence[Event]]) -> list[Event]:

@@ -11,7 +11,7 @@ from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
 from holdfast.planner.cluster.errors import ClusterError
 from holdfast.planner.cluster.file import ALPHA_S
 from holdfast.planner.cluster.gpus import Gpu, need
-from holdfast.planner.cluster.identity import best_nic, nic_type, pod_of
+from holdfast.planner.cluster.identity import best_nic, has_rails, nic_type, pod_of, rails_of
 from holdfast.wire.types import Identity
 
 ALL_TO_ALL, ALL_REDUCE, PAIR = "all-to-all", "all-reduce", "pair"
@@ -29,18 +29,19 @@ class Figure:
 
 
 def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = (), across: float = 0.0) -> Cluster:
-    """Nodes in the order given, each with its GPUs, its switch, and what its NICs carry for each GPU.
+    """Nodes in the order given, each with its GPUs, its switch, and what its NICs carry for each GPU. Of nodes
+    that name a switch for each GPU, those with the same ones are a pod with rails.
 
     The busbw of all-to-all stands for the links within a node, that of all-reduce for those between nodes: by its
     definition it is the bandwidth of one device's link. Where nothing was measured, what the hardware states counts, of
     each node its own. A node whose pairs carried less than the median keeps its own figure. `across`: bytes per second
     of one device between nodes, in place of reports and measurements; 0: none given. ClusterError for nodes without
-    GPUs or with unlike ones, for NICs of unknown speed, and for no node at all.
+    GPUs or with unlike ones, for NICs of unknown speed, for rails that are not those of all, and for no node at all.
     """
     nodes, measured = list(identities), list(figures)
     if not nodes:
         raise ClusterError("no node has reported: start agents, or give a cluster file")
-    gpu = _model(nodes)
+    gpu, rails = _model(nodes), has_rails(nodes)
     types = {nic_type(one.nics) for one in nodes}
     speed = {one.node: _nic_share(one) for one in nodes}
     within = _median(measured, ALL_TO_ALL, "busbw") or gpu.link_bytes_per_s
@@ -67,10 +68,10 @@ def from_reports(identities: Iterable[Identity], figures: Iterable[Figure] = (),
         beta = betas[one.node] if betas else 0.0
         ethernet = _ethernet(one) if len(types) > 1 else 0.0
         nic = nic_type(one.nics)
-        found.append(
-            Node(one.node, len(one.gpus), one.switch, pod_of(one), nic, beta, 1 / ethernet if ethernet else 0.0)
-        )
-    return Cluster(gpu, tuple(found), hops)
+        switch = ",".join(rails_of(one)) if rails else one.switch
+        pod = switch if rails else pod_of(one)
+        found.append(Node(one.node, len(one.gpus), switch, pod, nic, beta, 1 / ethernet if ethernet else 0.0))
+    return Cluster(gpu, tuple(found), hops, has_rails=rails)
 
 
 def _model(nodes: Sequence[Identity]) -> Gpu:

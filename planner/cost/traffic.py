@@ -83,6 +83,22 @@ def planned_traffic(
     )
 
 
+def contributed(model: Transformer, parts: Parts, precision: Precision, replicas: int, roles: int) -> PlannedTraffic:
+    """Of replicas that go back through a share of the layers each (SPB, DistributedML'21), on one rank each: the mean
+    over the steps in which each replica has each role once.
+
+    Section q of k, from the output, has c = d (k - q + 1) / k contributors: 2(c - 1) P to add its P gradients up, and
+    (d - c) P of means to the others. Of k equal sections on k replicas, three quarters of an all-reduce.
+    """
+    total = 0.0
+    for section in range(1, roles + 1):
+        layers = model.layers * section // roles - model.layers * (section - 1) // roles
+        ends = parts.last.params * (section == 1) + parts.first.params * (section == roles)
+        having = replicas * (roles - section + 1) // roles
+        total += (2 * (having - 1) + replicas - having) * (layers * parts.layer.params + ends) * precision.gradient
+    return PlannedTraffic((0.0,), (total / replicas,), world=2.0 * (replicas - 1) * 8 * (2 + replicas) / replicas)
+
+
 def reductions(layout: Layout) -> tuple[int, int]:
     """How often in a step replicas gather a stage's parameters, and reduce its gradients.
 

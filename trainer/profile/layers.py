@@ -1,11 +1,13 @@
 """Seconds of a model's parts on one rank: a layer, what is before the first, what is behind the last. Needs torch.
 
 The rank's share of tp is computed for real, with real numbers; its collectives give nothing, so that their time is not
-counted here (links.py measures them). The least of several repetitions counts: other load only adds.
+counted here (links.py measures them). On a CPU it is processor time of the one thread that computes: what others take
+of the machine is no part of it but for its caches. The least of several repetitions counts: other load only adds.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,10 +51,14 @@ def measure_parts(
 def _of_tp(config: Config, tp: int, vocab: int, device: torch.device, repeats: int) -> dict[str, PartTimes]:
     config = replace(config, model=replace(config.model, layers=_LAYERS))
     with rank_of(TrainerLayout(1, 1, tp, 1, 1)) as mesh:
-        layer = _time(config, mesh, vocab, range(1, 2), "none", device, repeats)
-        selective = _time(config, mesh, vocab, range(1, 2), "selective", device, repeats)
-        first = _time(config, mesh, vocab, range(0, 1), "none", device, repeats)
-        last = _time(config, mesh, vocab, range(3, 4), "none", device, repeats)
+        plain = _Timed(config, mesh, vocab, range(1, 2), device)
+        ends = [_Timed(config, mesh, vocab, layers, device) for layers in (range(0, 1), range(3, 4))]
+        timed = [plain, plain.with_recompute("selective"), *ends]
+        # In turns: what else the machine does for a while is then in some repetitions of all, not in all of one.
+        for _ in range(repeats + 1):
+            for one in timed:
+                one.once()
+    layer, selective, first, last = (one.least() for one in timed)
     return {
         "first": _beside(first, layer),
         "layer": PartTimes(*layer, max(0.0, selective[1] - layer[1])),
@@ -65,33 +71,44 @@ def _beside(whole: tuple[float, float], layer: tuple[float, float]) -> PartTimes
     return PartTimes(max(0.0, whole[0] - layer[0]), max(0.0, whole[1] - layer[1]))
 
 
-def _time(
-    config: Config, mesh: RankMesh, vocab: int, numbers: range, recompute: str, device: torch.device, repeats: int
-) -> tuple[float, float]:
+class _Timed:
     """Forward and backward of these layers, with the ends that they have."""
-    make = Parameters(0, mesh.tp, device, DTYPES[config.train.dtype])
-    module = ModelStage(config, 1, numbers, vocab, make, Moment(0))
-    module.recompute = lambda micro_batch: (recompute,) * len(numbers)
-    shape = (config.train.micro_batch_size, config.data.seq_len)
-    tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-    x = torch.randn_like(boundary(config, mesh.layout.tp, device)).requires_grad_()
-    ahead, back = [], []
-    for turn in range(repeats + 1):
+
+    def __init__(self, config: Config, mesh: RankMesh, vocab: int, numbers: range, device: torch.device) -> None:
+        self._config, self._mesh, self._device, self._recompute = config, mesh, device, "none"
+        make = Parameters(0, mesh.tp, device, DTYPES[config.train.dtype])
+        self._module = ModelStage(config, 1, numbers, vocab, make, Moment(0))
+        shape = (config.train.micro_batch_size, config.data.seq_len)
+        self._tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._x = torch.randn_like(boundary(config, mesh.layout.tp, device)).requires_grad_()
+        self._found: list[tuple[float, float]] = []
+
+    def with_recompute(self, recompute: str) -> _Timed:
+        """The same layers."""
+        found = copy.copy(self)
+        found._recompute, found._found = recompute, []
+        return found
+
+    def once(self) -> None:
+        module, tokens, device = self._module, self._tokens, self._device
+        module.recompute = lambda micro_batch: (self._recompute,) * len(module.layers)
         for parameter in module.parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         with accumulate.in_place(True):
             begun = _now(device)
-            y: Tensor = module(tokens if module.is_first else x, 0)
+            y: Tensor = module(tokens if module.is_first else self._x, 0)
             if module.is_last:
-                y = mean_loss(y, tokens, mesh.tp.get_group(), config.parallel, 1)
+                y = mean_loss(y, tokens, self._mesh.tp.get_group(), self._config.parallel, 1)
             between = _now(device)
             torch.autograd.backward([y], [torch.ones_like(y)])
             ended = _now(device)
-        if turn:  # the first warms up
-            ahead.append(between - begun)
-            back.append(ended - between)
-    return min(ahead), min(back)
+        self._found.append((between - begun, ended - between))
+
+    def least(self) -> tuple[float, float]:
+        """Of all but the first, which warms up."""
+        ahead, back = zip(*self._found[1:], strict=True)
+        return min(ahead), min(back)
 
 
 def measure_update(device: torch.device, repeats: int) -> float:
@@ -113,6 +130,7 @@ def _least(do: Callable[[], object], device: torch.device, repeats: int) -> floa
 
 
 def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type == "cpu":
+        return time.thread_time()
+    torch.cuda.synchronize(device)
     return time.perf_counter()

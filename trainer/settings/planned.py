@@ -17,7 +17,7 @@ from holdfast.planner.cluster.gpus import find
 from holdfast.planner.cost.host import activation_bytes
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout, LayoutError
-from holdfast.planner.cost.traffic import planned_traffic, wire_of
+from holdfast.planner.cost.traffic import contributed, planned_traffic, wire_of
 from holdfast.trainer.settings.checks import check, planned_step
 from holdfast.trainer.settings.config import Config, PlannedConfig
 from holdfast.trainer.settings.errors import ConfigError
@@ -175,13 +175,14 @@ def step_bytes(config: Config, layout: TrainerLayout, vocab: int) -> dict[str, f
 
 def step_traffic(config: Config, layout: TrainerLayout, vocab: int, plan: Plan) -> PlannedTraffic | None:
     """What each rank sends in a step of this plan, predicted; None for what the planner does not know: one's own
-    module, pipeline ranks that differ in tp, replicas that do not all send the same, and curvature."""
-    is_known = config.parallel.partial_backward == 1 and config.optim.name != "dp-kfac"
-    if config.module.build or layout.stage_tp or not is_known:
+    module, pipeline ranks that differ in tp, and curvature."""
+    if config.module.build or layout.stage_tp or config.optim.name == "dp-kfac":
         return None
     if (planners := _planners(config, layout, vocab)) is None:
         return None
     model, known, precision = planners
+    if (roles := config.parallel.partial_backward) > 1:
+        return contributed(model, parts(model, known, precision), precision, known.dp, roles)
     counts = Counter((action.op, action.stage) for _, action in plan.actions())
     times = [
         (counts[Op.UNSHARD, stage] / plan.pipes, counts[Op.REDUCE_GRAD, stage] / plan.pipes)

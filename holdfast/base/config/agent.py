@@ -2,6 +2,7 @@
 
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,8 @@ class AgentConfig:
     node_name: str = field(default_factory=socket.gethostname)
     """This node's name, unique in the cluster (default: the host's name)."""
     switch: str = ""
-    """The switch (ToR) of this node: nodes that share it fail together. pod3/leaf7: of a pod of switches."""
+    """The switch (ToR) of this node: nodes that share it fail together. pod3/leaf7: of a pod of switches.
+    With rails, a switch for each GPU in their order, with commas between: pod3/leaf0,pod3/leaf1."""
     slots: int = 0
     """Workers that fit here; 0 means one per GPU, or one per core where there is no GPU."""
     state_dir: Path = field(default_factory=default_state_dir)
@@ -66,6 +68,7 @@ class AgentConfig:
             )
         if len(self.switch) > 253:
             raise UsageError(f"switch may have up to 253 characters, but has {len(self.switch)}")
+        _check_switches(split_switch(self.switch))
 
     def tls(self) -> Tls | None:
         return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
@@ -76,3 +79,19 @@ class AgentConfig:
     def check(self) -> None:
         """Refuse what must not start: see `check_target`."""
         check_target(self.address()[0], self.tls() is not None, self.insecure)
+
+
+def split_switch(switch: str) -> tuple[str, ...]:
+    """The switches that a node names, with commas between."""
+    return tuple(name.strip() for name in switch.split(","))
+
+
+def _check_switches(names: Sequence[str]) -> None:
+    if len(names) > 1 and not all(names):
+        raise UsageError(f"switch has no name at place {names.index('') + 1} of {len(names)}: name one for each GPU")
+    pods = sorted({name.rpartition("/")[0] for name in names})
+    if len(pods) > 1:
+        raise UsageError(f"switch names switches of the pods {' and '.join(pods[:2])}: a node is in one pod")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"switch names {twice} twice: with rails each GPU has its own; name it once if all share it")

@@ -121,10 +121,10 @@ def plan(
     if stages == "alpa":
         _write_settings(out, plan_stages.plan_stages(config, known, limit, seconds, as_json), as_json)
         return 0
+    began = time.monotonic()
     search = _search(config, known, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
-    began = time.monotonic()
     with progress("looking at layouts"):
         found = search.run(lambda: time.monotonic() - began > seconds)
     replies = _asked(what_if, found.best[0], search) if what_if else []

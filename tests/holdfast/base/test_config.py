@@ -66,6 +66,9 @@ def test_a_wrong_file_is_one_line_that_names_it(tmp_path: Path, text: str, messa
         ),
         ({"HOLDFAST_AGENT_WARM": "maybe"}, "HOLDFAST_AGENT_WARM must be true or false"),
         ({"HOLDFAST_AGENT_SAMPLE_INTERVAL": "0"}, "sample_interval must be above 0"),
+        ({"HOLDFAST_AGENT_SWITCH": "p/l0,,p/l2"}, "switch has no name at place 2 of 3"),
+        ({"HOLDFAST_AGENT_SWITCH": "p/l0,q/l1"}, "switch names switches of the pods p and q"),
+        ({"HOLDFAST_AGENT_SWITCH": "p/l0,p/l1, p/l0"}, "switch names p/l0 twice"),
         ({"HOLDFAST_AGENT_NODE_NAME": "a b"}, "node_name may have letters"),
     ],
 )

@@ -104,3 +104,27 @@ def test_rdma_and_ethernet_meet_by_ethernet() -> None:
 def test_one_line_for_each_error(nodes: list[Identity], said: str) -> None:
     with pytest.raises(ClusterError, match=said):
         from_reports(nodes)
+
+
+RAILS = "p/leaf0,p/leaf1"
+
+
+def test_rails_are_of_one_place_in_all_nodes() -> None:
+    """Two GPUs a node; a and b are at the same switches, c at others."""
+    nodes = [node("a", RAILS), node("b", RAILS), node("c", "q/leaf0,q/leaf1")]
+    one = from_reports(nodes)
+    for found in (one, parse(written(one))):
+        assert found.has_rails
+        kinds = {pair: found.link(*pair).kind for pair in ((0, 1), (0, 2), (1, 3), (0, 3), (0, 4))}
+        assert kinds == {(0, 1): Level.NODE, (0, 2): Level.RAIL, (1, 3): Level.RAIL, (0, 3): Level.POD,
+                         (0, 4): Level.CLUSTER}  # fmt: skip
+        # Two hops of a rail's switch, or one more through the pod: each adds its latency.
+        assert found.link(0, 3).alpha - found.link(0, 2).alpha == pytest.approx(found.hops[Level.POD].alpha)
+    # Other switches of the same pod are no rails of these.
+    assert from_reports([node("a", RAILS), node("b", "p/leaf2,p/leaf3")]).link(0, 2).kind is Level.CLUSTER
+    assert not from_reports([node("a"), node("b")]).has_rails
+
+
+def test_blanks_around_the_names_of_switches() -> None:
+    one = from_reports([node("a", "p/leaf0, p/leaf1"), node("b", "p/leaf0 ,p/leaf1")])
+    assert one.link(0, 2).kind is Level.RAIL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
-from holdfast.planner.cost.traffic import planned_traffic, wire_of
+from holdfast.planner.cost.traffic import contributed, planned_traffic, wire_of
 from holdfast.trainer.optim.traffic import traffic
 from holdfast.trainer.pipeline.pipeline import build_plan
 from tests.planner.support.settings import VOCAB, both
@@ -115,3 +115,20 @@ def test_by_link() -> None:
     # Stage 0 is one node and stage 1 the other.
     crossing = piped.by_purpose["pipeline"] + piped.by_purpose["world"] * 2 / 8
     assert piped.by_link[Level.SWITCH] == pytest.approx(crossing)
+
+
+def test_roles_of_replicas_send_a_share_of_an_all_reduce() -> None:
+    """k sections of P/k, d = k: to add up (k - 1) P, half of 2(k - 1) P; and means to those without, half as much."""
+    model, precision = Transformer(8, 64, 4, 512, 32), Precision()
+    known = parts(model, Layout(dp=4), precision)
+    bare = replace(known, first=replace(known.first, params=0), last=replace(known.last, params=0))
+    whole = 8 * known.layer.params * precision.gradient
+    for k in (1, 2, 4, 8):
+        (ring,) = contributed(model, bare, precision, k, k).replicas
+        assert ring * k == pytest.approx((k - 1) * whole + (k - 1) / 2 * whole)
+    # Of two roles on four replicas by hand: the head's section has four contributors, the table's two.
+    (ring,) = contributed(model, known, precision, 4, 2).replicas
+    half, gradient = 4 * known.layer.params, precision.gradient
+    head, table = half + known.last.params, half + known.first.params
+    assert ring * 4 == pytest.approx((2 * 3 * head + (2 * 1 + 2) * table) * gradient)
+    assert contributed(model, known, precision, 4, 2).world * 4 == 2 * 3 * 8 * (2 + 4)

@@ -1,8 +1,9 @@
 """The search against all layouts, one by one."""
 
+import math
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import Precision
 from holdfast.planner.cost.layout import MEMORY, Layout, LayoutError
 from holdfast.planner.cost.predict import CostModel
+from holdfast.planner.cost.prediction import Prediction
 from holdfast.planner.search.ranked import Goal, Ranked, why
 from holdfast.planner.search.reasons import NothingFits
 from holdfast.planner.search.search import Search
@@ -177,8 +179,8 @@ def test_host_memory_is_taken_where_the_device_has_no_room() -> None:
     assert all(one.prediction.fullest.total <= 0.6 * least for one in found.best)
 
 
-def test_the_first_answer_of_12_288_gpus_takes_seconds() -> None:
-    """Of one core: CPU seconds, whatever else runs."""
+def test_the_first_answer_of_12_288_gpus_takes_two_seconds() -> None:
+    """Of one core: CPU seconds, whatever else runs. It is 0.4 to 0.5 s."""
     text = (
         'gpu = "A100-80GB"\nnodes = 1536\ngpus_per_node = 8\nnodes_per_switch = 32\n[links.switch]\n'
         "alpha_us = 8\ngbit_per_s = 200\n[links.pod]\nalpha_us = 4\ngbit_per_s = 200\n"
@@ -187,7 +189,7 @@ def test_the_first_answer_of_12_288_gpus_takes_seconds() -> None:
     costs = CostModel(parse(text + HOST.format(250e9, 25e9)), Precision.of("bfloat16"))
     search = Search(LARGE, costs, 6144, space=Space(memory=MEMORY))
     found = search.run(lambda: True)
-    assert time.process_time() - began < 10.0
+    assert time.process_time() - began < 2.0
     assert found.best[0].layout.world == 12288
     assert found.best[0].prediction.fits
 
@@ -235,6 +237,39 @@ def test_an_answer_comes_at_once_and_the_same_search_goes_on() -> None:
     assert last.is_complete
     assert last.best == Search(SMALL, CostModel(cluster()), 16).run().best
     assert last.best[0].prediction.step_s <= first.best[0].prediction.step_s
+
+
+@dataclass
+class Timed(CostModel):
+    """A prediction takes a second."""
+
+    now: int = 0
+
+    def predict(self, model: Transformer, layout: Layout) -> Prediction:
+        self.now += 1
+        return super().predict(model, layout)
+
+
+@pytest.mark.parametrize("goal", ["time", "memory"])
+def test_time_that_is_up_ends_a_search_with_what_it_has_found(goal: Goal) -> None:
+    def best(seconds: float) -> tuple[list[Ranked], bool, int]:
+        costs = Timed(cluster(2, 4, gbit=1.0))
+        found = Search(SMALL, costs, 32, goal, Space(micro_batch_sizes=(1, 4))).run(lambda: costs.now >= seconds)
+        return list(found.best), found.is_complete, costs.now
+
+    everything, is_complete, spent = best(math.inf)
+    assert is_complete
+    assert spent > 40
+    before: list[Ranked] = []
+    for seconds in (0, 1, 2, 5, 10, 20, 40):
+        found, is_complete, spent = best(seconds)
+        assert spent == max(1, seconds), "it ends behind the layout with which time is up"
+        assert not is_complete
+        assert found == best(seconds)[0], "the same in the same time"
+        if before:
+            assert found[0].key(goal) <= before[0].key(goal), "no worse with more time"
+        assert found[0].key(goal) >= everything[0].key(goal)
+        before = found
 
 
 def test_a_number_of_nodes_that_divides_nothing_leaves_some_idle() -> None:

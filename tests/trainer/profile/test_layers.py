@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from holdfast.planner.cost.collectives import Collective
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.measured import read
+from holdfast.trainer.model.model import ModelStage
 from holdfast.trainer.profile import layers
 from holdfast.trainer.profile.links import group_sizes, measure_links
 from holdfast.trainer.settings.config import Config
@@ -32,6 +35,34 @@ def test_times_of_parts() -> None:
     assert found["tp=1"]["last"].forward > found["tp=1"]["layer"].forward > 0
     assert found["tp=4"]["layer"].backward < found["tp=1"]["layer"].backward
     assert 0 < layers.measure_update(cpu, 3) < 1e-6
+
+
+def test_load_for_a_while_is_in_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 5 x 4 turns, three looks at the clock each, the first half take a hundred times as long."""
+    looks, now = 0, 0
+
+    def clock(device: torch.device) -> float:
+        nonlocal looks, now
+        looks, now = looks + 1, now + (100 if looks < 30 else 1)
+        return now
+
+    monkeypatch.setattr(layers, "_now", clock)
+    found = layers.measure_parts(SMALL, [1], 64, torch.device("cpu"), 4)
+    assert looks == 60
+    assert asdict(found["tp=1"]["layer"]) == {"forward": 1, "backward": 1, "again": 0}
+    assert asdict(found["tp=1"]["first"]) == asdict(found["tp=1"]["last"]) == {"forward": 0, "backward": 0, "again": 0}
+
+
+def test_time_that_others_have_the_processor_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, usual = torch.device("cpu"), ModelStage.forward
+
+    def interrupted(*words: Any) -> torch.Tensor:
+        time.sleep(0.05)
+        return usual(*words)
+
+    monkeypatch.setattr(ModelStage, "forward", interrupted)
+    found = layers.measure_parts(SMALL, [1], 64, cpu, 2)
+    assert 0 < found["tp=1"]["layer"].forward < 0.05
 
 
 def test_a_share_that_cannot_be() -> None:

@@ -74,12 +74,26 @@ def test_what_its_links_carry_goes_with_the_plan(
     assert node_bytes(decode_plan(one), found, 1).sent.sum() == pytest.approx(expected.total - expected.optimizer)
 
 
-@pytest.mark.parametrize("what", ["module", "roles", "curvature"])
+@pytest.mark.parametrize("roles", [2, 4])
+def test_replicas_with_roles_send_what_the_trainer_counts(sent: list[bytes], roles: int) -> None:
+    config = settings_of(Config(), Layout(dp=4, zero=0))
+    config = replace(config, parallel=replace(config.parallel, partial_backward=roles))
+    vocab = vocab_of(config.data.tokenizer)
+    own = layout_of(config, 4, vocab)
+    plan = build_plan(config, own, CPU)
+    publish_plan(plan, config, 4, CPU)
+    (one,) = sent
+    found = decode_traffic(one)
+    assert found is not None
+    expected = traffic(config, own, plan, vocab)
+    assert node_bytes(decode_plan(one), found, 1).sent.sum() == pytest.approx(expected.total)
+
+
+@pytest.mark.parametrize("what", ["module", "curvature"])
 def test_bytes_that_the_planner_does_not_know_are_left_out(sent: list[bytes], what: str) -> None:
     config = settings_of(Config(), Layout(dp=4, zero=0))
     other = {
         "module": replace(config, module=ModuleConfig(build="mine:build")),
-        "roles": replace(config, parallel=replace(config.parallel, partial_backward=2)),
         "curvature": replace(config, optim=replace(config.optim, name="dp-kfac")),
     }[what]
     publish_plan(SCHEDULES["1f1b"].plan(1, 1, 8), config, 4, CPU)

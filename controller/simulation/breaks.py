@@ -194,14 +194,10 @@ class Breaks:
 
     def _pace(self) -> None:
         """A node became slower, or as fast as the others again."""
-        w, life = self.w, self.w.life
-        if life is None:
-            return
-        w.report_steps()
-        step = w.shape.step * max(h.slow for h in w.job_hosts())
-        number = max(life.number, w.newest() + 1)
-        begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
-        w.life = SimulatedGeneration(life.generation, number, max(w.now, begun + step), step)
+        w = self.w
+        if w.life is not None:
+            w.report_steps()
+            w.life = w.life.at_pace(w.now, w.step_seconds())
 
     # --- nodes --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.job_brain import JobBrain
@@ -12,6 +12,9 @@ from holdfast.controller.simulation.hosts import WALL, ClusterShape, SimulatedGe
 from holdfast.controller.simulation.pauses import SimulatedPause
 from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.model import Instant, Job, Options
+
+if TYPE_CHECKING:
+    from holdfast.controller.simulation.fabric.links import Links
 
 
 class SimulationState:
@@ -62,6 +65,8 @@ class SimulationState:
         self.mend: Callable[[SimulatedHost], None] = lambda host: None
         self.began_life: Callable[[], None] = lambda: None
         """What happens when an attempt of the job has begun, and its first step is still to come."""
+        self.links: Links | None = None
+        """The network between the hosts, once something is different in it."""
         self.events = 0
         self.loads = 0
         """The newest generation of which all workers were started."""

@@ -1,5 +1,5 @@
-"""How long InfiniBand goes on sending over a link that is silent, when it goes on after a flap (MegaScale, 6.3), and what
-a link that loses packets still carries."""
+"""How long InfiniBand goes on sending over a link that is silent, when it goes on after a flap (MegaScale, 6.3), and
+what a link that loses packets still carries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is different in a network: links that are lost, slower or lose packets, what others send, how flows are hashed."""
+"""What is different in a network: links that are lost, slower or lose packets, others' flows, the hash of flows."""
 
 from __future__ import annotations
 

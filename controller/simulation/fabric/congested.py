@@ -65,4 +65,6 @@ def pauses_per_burst(paths: Ints, times: Floats) -> Floats:
 @lru_cache(maxsize=64)
 def _pauses(senders: int) -> float:
     """Of so many NICs that begin at once into one as fast: fluid, with DCQCN at the senders."""
-    return float(incast(lambda flows, line, _: Dcqcn(flows, line), Port(50e9), min(senders, 64), _LOOK_S, seed=1).pauses)
+    return float(
+        incast(lambda flows, line, _: Dcqcn(flows, line), Port(50e9), min(senders, 64), _LOOK_S, seed=1).pauses
+    )

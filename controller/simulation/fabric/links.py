@@ -24,7 +24,7 @@ from holdfast.wire import types as t
 _TALK = 16
 """Hosts of a job whose frames are whole: of a larger one those of the fault, and others from all of it."""
 _GAUGES_S = 5.0
-_BEATS = 8
+_BEATS = 4
 """Frames of a step at most: more say nothing new."""
 
 
@@ -179,15 +179,18 @@ class Links:
         return found
 
     def _nics(self, host: int, moved: np.ndarray) -> tuple[t.NicSamples, ...]:
+        if not moved.size:
+            return ()
         packed = np.round(moved).astype("<u4")
-        found = []
-        for rail in range(packed.shape[1]):
-            nic = host * self.clos.rails + rail
-            self.meter.totals[:, nic] += packed[:, rail].sum(axis=1)
-            sent, received = (int(total) for total in self.meter.totals[:, nic])
-            ways = packed[0, rail].tobytes(), packed[1, rail].tobytes()
-            found.append(t.NicSamples(f"mlx5_{rail}", sent, received, *ways))
-        return tuple(found)
+        own = slice(host * self.clos.rails, (host + 1) * self.clos.rails)
+        self.meter.totals[:, own] += packed.sum(axis=2)
+        sent, received = self.meter.totals[:, own].astype(int).tolist()
+        return tuple(
+            t.NicSamples(
+                f"mlx5_{rail}", sent[rail], received[rail], packed[0, rail].tobytes(), packed[1, rail].tobytes()
+            )
+            for rail in range(self.clos.rails)
+        )
 
     def _gauges(self, host: int) -> dict[str, float]:
         found = {}

@@ -39,21 +39,18 @@ def moved(solved: Solved, nics: Ints, step_s: float, since: Floats) -> Floats:
     found = np.empty((2, len(nics), len(since)))
     calm, busy = solved.others_calm[:, nics], solved.others_busy[:, nics]
     for way in (0, 1):
-        rows = np.stack([
-            solved.sums_s[nics], solved.messages_s[nics], solved.sums[way, nics], solved.messages[way, nics]
-        ], axis=1)  # fmt: skip
-        kinds, which = np.unique(rows, axis=0, return_inverse=True)
-        curves = np.stack([_curve(*kind, rings_at, starts, since) for kind in kinds.tolist()])
-        found[way] = curves[which.ravel()]
-    beside = np.minimum(since, rings_at)
-    found += calm[:, :, None] * beside + busy[:, :, None] * (since - beside)
+        kinds, which = solved.kinds[way]
+        for kind in set(which[nics].tolist()):
+            found[way, which[nics] == kind] = _curve(kinds[kind], rings_at, starts, since)
+    if calm.any() or busy.any():
+        beside = np.minimum(since, rings_at)
+        found += calm[:, :, None] * beside + busy[:, :, None] * (since - beside)
     return found
 
 
-def _curve(
-    sums_s: float, messages_s: float, sums: float, messages: float, rings_at: float, starts: Floats, since: Floats
-) -> Floats:
+def _curve(kind: Floats, rings_at: float, starts: Floats, since: Floats) -> Floats:
     """Of one NIC and way. What cannot end moves nothing."""
+    sums_s, sums, messages_s, messages = kind.tolist()
     found = np.zeros(len(since))
     if sums and np.isfinite(sums_s) and sums_s > 0:
         found += sums * np.clip((since - rings_at) / sums_s, 0.0, 1.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +56,23 @@ class Solved:
     cut_off: NDArray[np.bool_]
     """NICs whose transfers cannot end."""
 
-    @property
+    @cached_property
     def longest_sums_s(self) -> float:
         return float(self.sums_s[np.isfinite(self.sums_s)].max(initial=0.0))
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Floats, Ints], tuple[Floats, Ints]]:
+        """For what is sent and for what is received: rows of seconds and bytes of rings, seconds and bytes of messages,
+        and which of the rows each NIC has. A symmetric step has few."""
+        sent, received = (
+            np.unique(
+                np.stack([self.sums_s, self.sums[way], self.messages_s, self.messages[way]], axis=1),
+                axis=0,
+                return_inverse=True,
+            )
+            for way in (0, 1)
+        )
+        return (sent[0], sent[1].ravel()), (received[0], received[1].ravel())
 
     def exposed_s(self, calm_s: float) -> float:
         """Seconds of a step that nothing hides, without what cannot end."""
@@ -125,9 +140,7 @@ class _Phase:
         paths = np.concatenate([self.paths, own_links], axis=1)
         there = paths >= 0
         times = there.sum(axis=1)
-        transfers = Transfers(
-            np.repeat(self.owner, times), paths[there], np.repeat(self.part, times), self.size
-        )
+        transfers = Transfers(np.repeat(self.owner, times), paths[there], np.repeat(self.part, times), self.size)
         self.took = ends(transfers, self.capacity)[:number]
         rate = fair_rates(transfers, self.capacity)
         self.rate = np.where(np.isfinite(rate), rate, 0.0)[self.owner]

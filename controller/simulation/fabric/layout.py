@@ -25,14 +25,21 @@ BURSTS = 8
 
 
 def clos_for(shape: ClusterShape) -> Clos:
-    """A NIC for each GPU, a rail for each place in a host. Where the cluster is too large for three tiers of switches
-    as small as the shape's, they are larger: then several of the shape's switches are one."""
+    """A NIC for each GPU, a rail for each place in a host. Uplinks are twice as fast as NICs where three tiers of such
+    switches are enough, and as fast as NICs where they are not. Where the cluster is too large for that, too, switches
+    are larger: then several of the shape's switches are one."""
     nics = (shape.nodes + shape.spares) * shape.gpus
-    split = 2 if shape.per_switch % 2 == 0 else 1
-    ports = max(2, 2 * shape.per_switch // split)
+    split = 2 if shape.per_switch % 2 == 0 and _most(shape.per_switch, 2) >= nics else 1
+    ports = 2 * shape.per_switch // split
     while ports < 1024 and nics > ports**3 // 4 * split:
-        ports *= 2
+        ports = min(1024, 2 * ports)
     return Clos(nics, ports, split, shape.gpus, split * NIC_BYTES_PER_S)
+
+
+def _most(below: int, split: int) -> int:
+    """NICs of three tiers whose lowest switches have so many each."""
+    ports = 2 * below // split
+    return ports**3 // 4 * split
 
 
 def mesh_for(nodes: int, gpus: int) -> tuple[int, int, int]:

@@ -24,8 +24,8 @@ from holdfast.wire import types as t
 _TALK = 16
 """Hosts of a job whose frames are whole: of a larger one those of the fault, and others from all of it."""
 _GAUGES_S = 5.0
-_BEATS = 4
-"""Frames of a step at most: more say nothing new."""
+_BEATS, _BEAT_S = 2, 2.0
+"""Frames of a step at most, and seconds between two: more say nothing new."""
 
 
 class Links:
@@ -123,7 +123,7 @@ class Links:
 
     def interval(self, asked: float) -> float:
         """Seconds between two beats, of which the controller asks for `asked`."""
-        return max(asked, self.w.shape.step / _BEATS) if self.is_looked_at else asked
+        return max(asked, min(_BEAT_S, self.w.shape.step / _BEATS)) if self.is_looked_at else asked
 
     def _moving(self) -> tuple[Solved | None, Clock | None]:
         """None while nothing of the job moves."""

@@ -147,17 +147,24 @@ class LinkFaults:
             host.faulty = bool(host.broken) or not host.alive
 
     def add(self, seconds: float, **more: Any) -> None:
-        """The network has this too, for so long: fields of `Conditions`."""
+        """The network has this too, for so long: fields of `Conditions` that are sets or tuples."""
         now = self.links.conditions
-        self.links.change(replace(now, **{name: getattr(now, name) | one if isinstance(one, frozenset)
-                                          else getattr(now, name) + one for name, one in more.items()}))  # fmt: skip
+        changed: dict[str, Any] = {
+            name: getattr(now, name) | one if isinstance(one, frozenset) else getattr(now, name) + one
+            for name, one in more.items()
+        }
+        self.links.change(replace(now, **changed))
         self.w.later(seconds, self._over, more)
 
     def _over(self, more: Mapping[str, Any]) -> None:
         now = self.links.conditions
-        self.links.change(replace(now, **{name: getattr(now, name) - one if isinstance(one, frozenset)
-                                          else tuple(flow for flow in getattr(now, name) if flow not in one)
-                                          for name, one in more.items()}))  # fmt: skip
+        changed: dict[str, Any] = {
+            name: getattr(now, name) - one
+            if isinstance(one, frozenset)
+            else tuple(flow for flow in getattr(now, name) if flow not in one)
+            for name, one in more.items()
+        }
+        self.links.change(replace(now, **changed))
 
     def flap(self, host: SimulatedHost, nic: int, times: int, rng: random.Random) -> None:
         """The link is down for seconds, and again some time later."""

@@ -17,7 +17,7 @@ from holdfast.controller.simulation.fabric.layout import Layout, clos_for, layou
 from holdfast.controller.simulation.fabric.meter import Clock, Meter
 from holdfast.controller.simulation.fabric.solved import Solved, solve
 from holdfast.controller.simulation.hosts import SimulatedHost
-from holdfast.controller.simulation.state import SimulationState
+from holdfast.controller.simulation.world import World
 from holdfast.planner.network.flows import Ints
 from holdfast.wire import types as t
 
@@ -29,7 +29,7 @@ _BEATS, _BEAT_S = 2, 2.0
 
 
 class Links:
-    def __init__(self, world: SimulationState) -> None:
+    def __init__(self, world: World) -> None:
         self.w = world
         self.conditions = Conditions()
         self.clos = clos_for(world.shape)
@@ -92,8 +92,7 @@ class Links:
     def repace(self) -> None:
         life = self.w.life
         if life is not None and math.isnan(self.stands_since):
-            step = self.w.shape.step * max(host.slow for host in self.w.job_hosts()) + self.more_s
-            self.w.life = life.at_pace(self.w.now, step)
+            self.w.life = life.at_pace(self.w.now, self.w.step_seconds())
 
     def stand(self, seconds: float) -> None:
         """Transfers stop for so long; `go_on` is the caller's to call."""

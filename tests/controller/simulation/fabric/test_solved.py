@@ -54,10 +54,10 @@ def test_a_slow_nic_slows_its_ring_and_marks_who_sends_to_it() -> None:
     per_s = (1 - share) / 50e-6
     notified = per_s * (SUMS + MESSAGES) / (LINE * share)
     assert slow.counted["np_cnp_sent"][NIC] == pytest.approx(notified)
-    assert set(np.flatnonzero(more["np_cnp_sent"] > 1)) == {NIC}
-    assert set(np.flatnonzero(more["rp_cnp_handled"] > 1)) == {13, 17}, "its predecessor, and its place in stage 1"
+    assert {nic for nic in RING if more["np_cnp_sent"][nic] > 1} == {NIC}
+    assert {nic for nic in RING if more["rp_cnp_handled"][nic] > 1} == {13}, "its predecessor in the ring"
     assert more["rx_pause"][13] > 0, "at the same switch"
-    assert more["rx_pause"][NIC] == 0
+    assert more["rx_pause"][NIC] <= 0
     assert not slow.counted["out_of_sequence"].any()
 
 

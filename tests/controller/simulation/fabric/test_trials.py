@@ -129,10 +129,10 @@ def test_a_generation_that_changes_its_pace_keeps_the_step_that_runs() -> None:
 
 def test_a_run_with_faults_of_links_breaks_no_invariant_and_is_the_same_again() -> None:
     shape = ClusterShape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0)
-    one, other = (simulate(shape, 3, days=0.02, rate=500.0, links=2e6) for _ in range(2))
+    one, other = (simulate(shape, 3, days=0.007, rate=500.0, links=3e6) for _ in range(2))
     assert (one.events, one.goodput, one.actions) == (other.events, other.goodput, other.actions)
     assert (one.wrong_evictions, one.wrong_ends) == (0, 0)
-    without = simulate(shape, 3, days=0.02, rate=500.0)
+    without = simulate(shape, 3, days=0.007, rate=500.0)
     assert one.events > without.events
 
 

@@ -99,7 +99,7 @@ class LinkFaults:
             case LinkFault.SPINE:
                 self._reroute(clos.links_of_middle(leaf // clos.down, rng.randrange(clos.uplinks)).tolist(), lasts)
             case LinkFault.LEAF:
-                self._leaf(leaf, rng.uniform(60, 1800))
+                self.lose_leaf(leaf, rng.uniform(60, 1800))
             case LinkFault.NEIGHBOUR:
                 self.add(lasts, others=self.neighbours(nic, NIC_BYTES_PER_S))
             case LinkFault.INCAST:
@@ -207,7 +207,7 @@ class LinkFaults:
     def _lose(self, lost: list[int]) -> None:
         self.links.change(self.links.conditions.losing(lost))
 
-    def _leaf(self, leaf: int, seconds: float) -> None:
+    def lose_leaf(self, leaf: int, seconds: float) -> None:
         """All NICs at it are cut off from the network until it is back."""
         links, clos = self.links, self.links.clos
         lost = clos.links_of_leaf(leaf).tolist()

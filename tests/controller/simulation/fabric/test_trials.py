@@ -141,3 +141,30 @@ def test_a_neighbours_flows_are_of_others() -> None:
     flows = made.breaks.links.neighbours(0, 1e9)
     assert {flow.source // 2 for flow in flows} == {4, 5} == {flow.target // 2 for flow in flows}
     assert len(made.breaks.links.senders(0, 3, 1e9)) == 3
+
+
+def test_what_was_lost_or_added_comes_back() -> None:
+    made = running()
+    faults, links = made.breaks.links, made.links
+    calm = links.conditions
+    faults.add(5.0, lossy=frozenset({(0, 1e-6)}), others=faults.senders(0, 2, 1e9))
+    assert len(links.conditions.others) == 2
+    faults.lose_leaf(1, 4.0)
+    assert links.is_cut
+    assert links.down == set(links.clos.links_of_leaf(1)[:2].tolist())
+    assert made.w.job_hosts()[0].faulty
+    made.run(6.0)
+    assert links.conditions == calm
+    assert links.down == set()
+    assert not any(host.faulty for host in made.w.hosts.values())
+
+
+def test_counters_up_to_a_change_are_of_the_network_before_it() -> None:
+    made = running()
+    links = made.links
+    links.look(5.0)
+    made.w.run(made.w.now + 0.2)
+    assert links.meter.at < made.w.now, "between two frames"
+    made.breaks.links.add(100.0, lossy=frozenset({(links.clos.nics, 1e-3)}))
+    links.advance()
+    assert not links.meter.counts["symbol_error"].any()

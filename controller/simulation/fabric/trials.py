@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from holdfast.controller.job.policy import RECOVERS
+from holdfast.controller.detectors.base.moves import Move
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.fabric import honest
 from holdfast.controller.simulation.fabric.faults import LinkFault
@@ -22,6 +22,7 @@ from holdfast.wire.plans import encode_plan
 
 LEAD_STEPS = 40
 _STARTS_S = 10.0
+_SAYS = frozenset({"", Move.ALERT, Move.WATCH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Trial:
     """At which it happened."""
     found: list[Found] = field(default_factory=list)
     acted: list[str] = field(default_factory=list)
-    """What was done, and about what: moves that end an attempt of the job."""
+    """What was done, and about what: moves that end an attempt of the job, or the job."""
     said: Counter[str] = field(default_factory=Counter)
     """How often each kind was found, those that open no incident included."""
     step_s: float = 0.0
@@ -84,7 +85,7 @@ class TrialWorld:
         for incident in book.incidents.values():
             at = [one.at - self.w.epoch - since for one in incident.findings]
             result.found += [Found(one.kind, one.subject, s) for one, s in zip(incident.findings, at, strict=True)]
-            if incident.action in RECOVERS:
+            if incident.action not in _SAYS:
                 result.acted.append(f"{incident.action}: {incident.cause.text}")
         return result
 

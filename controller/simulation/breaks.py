@@ -85,8 +85,9 @@ class Breaks:
     def links(self) -> LinkFaults:
         """The network between the hosts: made when something first happens to it."""
         if self._links is None:
-            self.w.links = self.w.links or Links(self.w)
-            self._links = LinkFaults(self.w, self.w.links, self._crash)
+            links = self.w.links if isinstance(self.w.links, Links) else Links(self.w)
+            self.w.links = links
+            self._links = LinkFaults(self.w, links, self._crash)
         return self._links
 
     # --- workers ------------------------------------------------------------------------------------------------

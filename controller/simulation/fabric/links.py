@@ -21,7 +21,7 @@ from holdfast.controller.simulation.world import World
 from holdfast.planner.network.flows import Ints
 from holdfast.wire import types as t
 
-_TALK = 16
+_TALK = 8
 """Hosts of a job whose frames are whole: of a larger one those of the fault, and others from all of it."""
 _GAUGES_S = 5.0
 _BEATS, _BEAT_S = 2, 2.0

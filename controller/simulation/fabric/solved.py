@@ -66,13 +66,14 @@ class Solved:
         and which of the rows each NIC has. A symmetric step has few."""
         sent, received = (
             np.unique(
-                np.stack([self.sums_s, self.sums[way], self.messages_s, self.messages[way]], axis=1),
+                # What differs by rounding is one kind.
+                np.stack([self.sums_s, self.sums[way], self.messages_s, self.messages[way]], axis=1).astype("f4"),
                 axis=0,
                 return_inverse=True,
             )
             for way in (0, 1)
         )
-        return (sent[0], sent[1].ravel()), (received[0], received[1].ravel())
+        return (sent[0].astype(float), sent[1].ravel()), (received[0].astype(float), received[1].ravel())
 
     def exposed_s(self, calm_s: float) -> float:
         """Seconds of a step that nothing hides, without what cannot end."""

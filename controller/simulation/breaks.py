@@ -4,6 +4,8 @@ import math
 import random
 from typing import Any
 
+from holdfast.controller.simulation.fabric.faults import WEIGHTS, LinkFaults
+from holdfast.controller.simulation.fabric.links import Links
 from holdfast.controller.simulation.faults import How, SimulatedFault
 from holdfast.controller.simulation.hosts import SimulatedGeneration, SimulatedHost
 from holdfast.controller.simulation.pauses import PauseKind, SimulatedPause, draw, draw_kind, wrong_ends
@@ -22,6 +24,7 @@ class Breaks:
         self.w = world
         world.again, world.mend, world.began_life = self._again, self._mend, self._first_steps
         self._strikes: list[float] = []  # when something stopped training that was no decision of the controller
+        self._links: LinkFaults | None = None
         self._at_start: random.Random | None = None  # the rng of a pause that comes with the next attempt
 
     def strike(self, fault: SimulatedFault) -> None:
@@ -75,6 +78,17 @@ class Breaks:
                 w.later(rng.expovariate(1 / 7200), self._fast_again, host)
             case How.PAUSE:
                 self.pause(host, draw_kind(rng), rng)
+            case How.LINK:
+                self.links.strike(host, rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], rng)
+
+    @property
+    def links(self) -> LinkFaults:
+        """The network between the hosts: made when something first happens to it."""
+        if self._links is None:
+            links = self.w.links if isinstance(self.w.links, Links) else Links(self.w)
+            self.w.links = links
+            self._links = LinkFaults(self.w, links, self._crash)
+        return self._links
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -141,6 +155,8 @@ class Breaks:
 
     def _first_steps(self) -> None:
         """An attempt of the job has begun."""
+        if self._links is not None:
+            self._links.began_life()
         rng, self._at_start = self._at_start, None
         if rng is not None:
             self._begin(self.w.rng.choice(self.w.job_hosts()), PauseKind.START, rng)
@@ -194,14 +210,10 @@ class Breaks:
 
     def _pace(self) -> None:
         """A node became slower, or as fast as the others again."""
-        w, life = self.w, self.w.life
-        if life is None:
-            return
-        w.report_steps()
-        step = w.shape.step * max(h.slow for h in w.job_hosts())
-        number = max(life.number, w.newest() + 1)
-        begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
-        w.life = SimulatedGeneration(life.generation, number, max(w.now, begun + step), step)
+        w = self.w
+        if w.life is not None:
+            w.report_steps()
+            w.life = w.life.at_pace(w.now, w.step_seconds())
 
     # --- nodes --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ class How(StrEnum):
     """A node is slower than the others for some hours."""
     PAUSE = "pause"
     """The job makes no step for a while and continues by itself; of one of `pauses.Kind`."""
+    LINK = "link"
+    """Something goes wrong in the network between nodes: one of `fabric.faults.LinkFault`."""
 
 
 STOPS = frozenset({How.GPU, How.CRASH, How.BUG, How.HANG, How.DEAD, How.SILENT, How.SWITCH, How.NAN, How.PLANNED})
@@ -80,6 +82,9 @@ NOISE: Mapping[How, float] = {How.AGENT: 1 / 20_000, How.LOG: 1 / 5_000, How.SLO
 """What interrupts nothing, per node and day of the published rate's unit. Our estimates: no rates are published."""
 _CONTROLLER_PER_DAY = 1 / 7
 _PAUSES_PER_NODE_AND_DAY = 1 / 500
+LINKS_PER_GPU_AND_DAY = 0.00057 / 30
+"""Faults of links per NIC, with a NIC for each GPU: 0.057% of the links between NICs and switches fail in a month of
+Alibaba's production (HPN, SIGCOMM 2024, 2.3). Flaps are not in it; nobody has published their rate per link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,11 @@ class SimulatedFault:
     """Seed for whatever else is to be chosen."""
 
 
-def draw(seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: float = 1.0) -> list[SimulatedFault]:
-    """All faults of a run, by time. `rate`: in units of Llama 3's; `hurry` speeds up noise and controller crashes."""
+def draw(
+    seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: float = 1.0, links: float = 0.0
+) -> list[SimulatedFault]:
+    """All faults of a run, by time. `rate`: in units of Llama 3's; `hurry` speeds up noise and controller crashes;
+    `links`: those of the network between nodes, in units of HPN's rate."""
     rng = random.Random(seed)
     days = seconds / 86_400
     faults: list[SimulatedFault] = []
@@ -106,7 +114,8 @@ def draw(seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: f
             faults.append(SimulatedFault(at, cause, how, rng.random(), rng.getrandbits(32)))
     others = {how: hurry * per * nodes * days for how, per in NOISE.items()}
     others[How.CONTROLLER] = hurry * _CONTROLLER_PER_DAY * days
-    others[How.PAUSE] = hurry * _PAUSES_PER_NODE_AND_DAY * nodes * days  # last: what is drawn before stays the same
+    others[How.PAUSE] = hurry * _PAUSES_PER_NODE_AND_DAY * nodes * days
+    others[How.LINK] = links * LINKS_PER_GPU_AND_DAY * gpus * days  # last: what is drawn before stays the same
     for how, mean in others.items():
         for at in _moments(rng, mean, seconds):
             faults.append(SimulatedFault(at, how.value, how, rng.random(), rng.getrandbits(32)))

@@ -52,21 +52,32 @@ def talkers(world: SimulationState) -> frozenset[str]:
 
 def samples(world: SimulationState, host: SimulatedHost) -> list[t.WorkerSample]:
     """How workers look while the job stands still."""
-    job, pause = world.job, world.paused
+    pause = world.paused
     stands = world.hung if pause is None else pause
-    if job is None or stands is None or host.generation != job.generation:
+    if stands is None:
         return []
-    ranks = [rank for rank in job.ranks_on(host.name) if rank not in host.ended]
-    plain = [
+    if pause is not None:
+        return [pauses.sample(pause, one, world.now, world.works) for one in _plain(world, host)]
+    return [_hung(one, stands[1], world.now - stands[2]) for one in _plain(world, host)]
+
+
+def waiting(world: SimulationState, host: SimulatedHost, since: float) -> list[t.WorkerSample]:
+    """How workers look while all are in an operation that does not end, and none is missing from it."""
+    return [_hung(one, -1, world.now - since) for one in _plain(world, host)]
+
+
+def _plain(world: SimulationState, host: SimulatedHost) -> list[t.WorkerSample]:
+    job = world.job
+    if job is None or host.generation != job.generation:
+        return []
+    return [
         t.WorkerSample(
             rank=rank, generation=host.generation, pid=1000 + rank, step=world.done, phase=t.Phase.TRAIN,
             median_step=world.shape.step,
         )
-        for rank in ranks
+        for rank in job.ranks_on(host.name)
+        if rank not in host.ended
     ]  # fmt: skip
-    if pause is not None:
-        return [pauses.sample(pause, one, world.now, world.works) for one in plain]
-    return [_hung(one, stands[1], world.now - stands[2]) for one in plain]
 
 
 def _hung(sample: t.WorkerSample, victim: int, idle: float) -> t.WorkerSample:

@@ -71,3 +71,15 @@ class SimulatedGeneration:
     def newest(self, now: float) -> int:
         """The step that was finished last; -1 before the first."""
         return -1 if now < self.first else self.number + int((now - self.first) / self.step + 1e-9)
+
+    def at_pace(self, now: float, step: float) -> "SimulatedGeneration":
+        """From now on with steps of so many seconds, the one that runs included."""
+        number = max(self.number, self.newest(now) + 1)
+        begun = max(self.first - self.step, self.first + (number - 1 - self.number) * self.step)
+        return SimulatedGeneration(self.generation, number, max(now, begun + step), step)
+
+    def held_up(self, now: float, seconds: float) -> "SimulatedGeneration":
+        """The step that runs stands still for so long, and goes on from where it is."""
+        number = max(self.number, self.newest(now) + 1)
+        end = self.first + (number - self.number) * self.step
+        return SimulatedGeneration(self.generation, number, end + seconds, self.step)

@@ -57,12 +57,13 @@ def simulate(
     hurry: float = 1.0,
     options: Options | None = None,
     progress: Callable[[float], None] | None = None,
+    links: float = 0.0,
 ) -> SimulationOutcome:
     """One run, the same for the same arguments on any machine. BrokenInvariant when one does not hold. `progress` is
-    given the share of the time that has gone by."""
+    given the share of the time that has gone by. `links`: rate of faults of the network, in units of HPN's."""
     begun = time.process_time()
     seconds = days * 86_400
-    faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate, hurry)
+    faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate, hurry, links)
     world = World(shape, seed, options)
     breaks = Breaks(world)
     for fault in faults:

@@ -3,8 +3,8 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.job_brain import JobBrain
@@ -12,6 +12,28 @@ from holdfast.controller.simulation.hosts import WALL, ClusterShape, SimulatedGe
 from holdfast.controller.simulation.pauses import SimulatedPause
 from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.model import Instant, Job, Options
+from holdfast.wire import types as t
+
+
+class SimulatedNetwork(Protocol):
+    """What a world asks of the network between its hosts: see `fabric.links`."""
+
+    @property
+    def more_s(self) -> float:
+        """Seconds that a step takes longer than it should."""
+        ...
+
+    def advance(self) -> None:
+        """Count up to now: something is about to change."""
+        ...
+
+    def interval(self, asked: float) -> float:
+        """Seconds between two beats."""
+        ...
+
+    def frames(self) -> Mapping[str, t.Frame]:
+        """By host, those that show traffic."""
+        ...
 
 
 class SimulationState:
@@ -62,6 +84,8 @@ class SimulationState:
         self.mend: Callable[[SimulatedHost], None] = lambda host: None
         self.began_life: Callable[[], None] = lambda: None
         """What happens when an attempt of the job has begun, and its first step is still to come."""
+        self.links: SimulatedNetwork | None = None
+        """The network between the hosts, once something is different in it."""
         self.events = 0
         self.loads = 0
         """The newest generation of which all workers were started."""

@@ -127,6 +127,8 @@ class World(SimulationState):
         """Beats and ticks that are due."""
         if self.now >= self.next_beat:
             self.heartbeat_interval = self.brain.c.heartbeat_interval
+            if self.links is not None:
+                self.heartbeat_interval = self.links.interval(self.heartbeat_interval)
             self.next_beat = self.now + self.heartbeat_interval
             self.beat()
         if self.now >= self.next_tick:
@@ -298,7 +300,8 @@ class World(SimulationState):
         self.held = {host.name for host in hosts}
         self.hung = None
         self.delivered = self.done = begin - 1
-        step = self.shape.step * max(h.slow for h in hosts)
+        self.report_steps()
+        step = self.step_seconds()
         self.life = SimulatedGeneration(generation, begin, self.now + step, step)
         if not math.isnan(self.stopped_at):
             live = self.live()
@@ -313,6 +316,11 @@ class World(SimulationState):
             self.alert_until = self.now  # whatever was looked for, this is what came of it
         self.watch(2.0)
         self.began_life()
+
+    def step_seconds(self) -> float:
+        """Of a step as hosts and their network are now."""
+        more = self.links.more_s if self.links is not None else 0.0
+        return self.shape.step * max(h.slow for h in self.job_hosts()) + more
 
     def training_stops(self) -> None:
         """No more steps from now on; those that were finished count."""
@@ -329,6 +337,8 @@ class World(SimulationState):
 
     def report_steps(self) -> None:
         """Steps since the last time, and what is stored: in the frame of the first connected node."""
+        if self.links is not None:
+            self.links.advance()  # before anything changes
         life = self.life
         if life is None or self.newest() <= self.delivered:
             return
@@ -356,10 +366,14 @@ class World(SimulationState):
         self.report_steps()
         talkers = frames.talkers(self)
         bare = frames.frame(self)
+        full = self.links.frames() if self.links is not None else {}
         for host in self.hosts.values():
             if not host.reachable:
                 continue
             luck = self.rng.random()
+            if host.name in full:
+                self.feed(FrameSeen(host.name, full[host.name]))
+                continue
             if luck < self.shape.lost:
                 continue
             if luck < 2 * self.shape.lost:

@@ -1,4 +1,5 @@
-"""How long InfiniBand goes on sending over a link that is silent, and when it goes on after a flap (MegaScale, 6.3)."""
+"""How long InfiniBand goes on sending over a link that is silent, when it goes on after a flap (MegaScale, 6.3), and
+what a link that loses packets still carries."""
 
 from __future__ import annotations
 
@@ -52,3 +53,15 @@ def goes_on_after(flap_s: float, exponent: int, retries: int, adaptive: bool = F
         if sent >= flap_s:
             break
     return sent
+
+
+def sent_per_delivered(lost: float, window: float) -> float:
+    """Packets sent for each one that is delivered, where a loss costs all that is under way: go-back-N, as RoCE has it.
+
+    1 + W p / (1 - p), of which the inverse is the efficiency (1 - p) / (1 - p + W p) (Bertsekas and Gallager, Data
+    Networks, 2.4.2). `lost`: share of packets, below 1; `window`: packets of a round trip, 1 or more. ValueError for
+    others.
+    """
+    if not 0 <= lost < 1 or window < 1:
+        raise ValueError(f"a loss of {lost:g} and a window of {window:g} packets: 0 to below 1, and 1 or more")
+    return 1.0 + window * lost / (1.0 - lost)

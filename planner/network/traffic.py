@@ -53,23 +53,37 @@ def places(traffic: StepTraffic, order: str = BEST) -> Ints:
     return counted.transpose([slowest_first.index(axis) for axis in ("pp", "dp", "tp")])
 
 
+Edges = tuple[Ints, Ints, Ints]
+"""Of each edge the NIC that sends, the NIC that receives, and the transfer that it is a part of."""
+
+
+def ring_edges(traffic: StepTraffic, place: Ints) -> Edges:
+    """Rings of replicas, each of them one transfer: edges within a server too, which no NIC sees."""
+    ends = place.transpose(0, 2, 1).reshape(-1, traffic.dp)
+    source, target = ends.ravel(), np.roll(ends, -1, axis=1).ravel()
+    return source, target, np.repeat(np.arange(len(ends)), traffic.dp)
+
+
+def message_edges(place: Ints) -> Edges:
+    """A transfer for each pair of ranks of neighbouring stages and direction."""
+    early, late = place[:-1].ravel(), place[1:].ravel()
+    source, target = np.concatenate([early, late]), np.concatenate([late, early])
+    return source, target, np.arange(len(source))
+
+
 def sums(traffic: StepTraffic, place: Ints, network: Network) -> Transfers:
     """One transfer for each ring of replicas; an edge's bytes are shared by the network's connections."""
     if traffic.dp == 1:
         return _none()
-    ends = place.transpose(0, 2, 1).reshape(-1, traffic.dp)
-    source, target = ends.ravel(), np.roll(ends, -1, axis=1).ravel()
-    ring = np.repeat(np.arange(len(ends)), traffic.dp)
-    return _over(network, source, target, ring, np.full(len(ends), traffic.sums))
+    source, target, ring = ring_edges(traffic, place)
+    return _over(network, source, target, ring, np.full(traffic.pp * traffic.tp, traffic.sums))
 
 
 def messages(traffic: StepTraffic, place: Ints, network: Network) -> Transfers:
     """One transfer for each pair of ranks of neighbouring stages and direction."""
     if traffic.pp == 1:
         return _none()
-    early, late = place[:-1].ravel(), place[1:].ravel()
-    source, target = np.concatenate([early, late]), np.concatenate([late, early])
-    number = np.arange(len(source))
+    source, target, number = message_edges(place)
     return _over(network, source, target, number, np.full(len(source), traffic.messages))
 
 

@@ -35,6 +35,12 @@ def simulate(
         str, typer.Option(metavar="NAME", help="Fault rates: llama3, megascale or byterobust.")
     ] = "llama3",
     times: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="Factor on the fault rates.")] = 1.0,
+    link_faults: Annotated[
+        float,
+        typer.Option(
+            metavar="X", min=0.0, max=1e7, help="Faults of the network between nodes, in units of HPN's rate per NIC."
+        ),
+    ] = 0.0,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, max=1 << 53, help="Random seed; the same seed gives the same run.")
     ] = 1,
@@ -71,12 +77,14 @@ def simulate(
         try:
             with progress(f"seed {one}" if seeds > 1 else "simulating") as report:
                 share = partial(_share, report, one - seed, seeds)
-                found.append(simulation.simulate(shape, one, days, rate, hurry=max(1.0, times), progress=share))
+                hurry = max(1.0, times)
+                found.append(simulation.simulate(shape, one, days, rate, hurry, progress=share, links=link_faults))
         except HoldfastError as error:
             again = f"--nodes {nodes} --spares {spares} --gpus {gpus} --days {days:g} --rates {rates} --times {times:g}"
             again += f" --step-seconds {step_seconds:g} --start-seconds {start_seconds:g}"
             again += f" --restore-seconds {restore_seconds:g} --checkpoint-seconds {checkpoint_seconds:g}"
             again += " --shrink" if shrink else ""
+            again += f" --link-faults {link_faults:g}" if link_faults else ""
             raise HoldfastError(f"{error}; to see it again: holdfast simulate {again} --seed {one}") from None
     baselines = simulation.baselines(shape, seed, days, rate) if compare else {}
     if as_json:

@@ -84,7 +84,7 @@ _CONTROLLER_PER_DAY = 1 / 7
 _PAUSES_PER_NODE_AND_DAY = 1 / 500
 LINKS_PER_GPU_AND_DAY = 0.00057 / 30
 """Faults of links per NIC, with a NIC for each GPU: 0.057% of the links between NICs and switches fail in a month of
-Alibaba's production (HPN, SIGCOMM 2024, 2.3). Flaps are not in it; nobody has published their rate per link."""
+Alibaba's production (HPN, SIGCOMM 2024). Flaps are not in it; nobody has published their rate per link."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,10 @@ class JobState:
         """Does this node hold, or did it hold, this rank in that generation of the job? Counts it if not."""
         return self.cluster.find(node, job or self.job.spec.id, generation, rank) is self.job
 
+    def others_on(self, node: str) -> list[str]:
+        """Ids of the jobs that this one shares the node with."""
+        return self.cluster.others_on(node, self.job.spec.id)
+
     def drop(self, reason: str) -> None:
         self.cluster.drop(reason)
 

@@ -88,6 +88,11 @@ class JobState:
         """Ids of the jobs that this one shares the node with."""
         return self.cluster.others_on(node, self.job.spec.id)
 
+    @property
+    def shares_nodes(self) -> bool:
+        """Are other jobs on its nodes? Then the time of its steps is theirs, too, and says nothing of a fault."""
+        return bool(self.job.spec.share_bytes) and bool(self.cluster.beside(self.job))
+
     def drop(self, reason: str) -> None:
         self.cluster.drop(reason)
 

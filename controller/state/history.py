@@ -135,7 +135,7 @@ def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: st
                 key = verdict["check"], verdict["metric"], verdict["component"]
                 verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
     doc = history.to_doc()
-    for key in ("away_since", "absences", "failed_beside"):  # what decisions need of them, an incident says
-        doc.pop(key, None)
+    for needless in ("away_since", "absences", "failed_beside"):  # what decisions need of them, an incident says
+        doc.pop(needless, None)
     node_failures = [{"at": at, "kind": kind} for at, kind in history.node_failures]
     return doc | {"node_failures": node_failures, "verdicts": list(verdicts.values())}

@@ -284,6 +284,7 @@ def run(config: Config, launch: Launch) -> Outcome:
             trainer.feed.close()
             if trainer.turns is not None:
                 trainer.turns.close()
+                print(trainer.turns.text, flush=True)
         if manager is not None:
             manager.close(finished)
         leave(mesh.store, done)

@@ -32,6 +32,8 @@ class TurnTaker:
         self._tried_at = -_AGAIN_S
         self.waited_s = 0.0
         """For turns, altogether."""
+        self.count = 0
+        """Turns that it had."""
 
     def take(self) -> None:
         """Return when it is this worker's turn."""
@@ -58,6 +60,11 @@ class TurnTaker:
                 self._socket.sendall(wire.BACK)
         except OSError:
             self._lose()
+
+    @property
+    def text(self) -> str:
+        """What sharing has cost so far."""
+        return f"waited {self.waited_s:.2f} s for {self.count} turns beside other jobs"
 
     def close(self) -> None:
         self._lose()
@@ -106,6 +113,7 @@ class TurnTaker:
                 self._is_alone = _last_mode(data, self._is_alone)
                 self._has_turn = wire.TURN in data
         self.waited_s += time.monotonic() - began
+        self.count += 1
 
     def _lose(self) -> None:
         if self._socket is not None:

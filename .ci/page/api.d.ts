@@ -281,6 +281,8 @@ declare namespace Api {
     reason: string | null;
     priority?: number;
     preempt?: boolean;
+    share_bytes?: number;
+    shares_with?: string[];
     generation: number;
     nnodes: number;
     nproc_per_node: number;
@@ -321,6 +323,8 @@ declare namespace Api {
     reason: string | null;
     priority?: number;
     preempt?: boolean;
+    share_bytes?: number;
+    shares_with?: string[];
     generation: number;
     nnodes: number;
     nproc_per_node: number;
@@ -367,6 +371,7 @@ declare namespace Api {
     limits?: JobLimits | null;
     priority?: number;
     preempt?: boolean;
+    share_bytes?: number | null;
     parallel?: Parallel | null;
     step_bytes?: StepBytes | null;
     layouts?: SizedLayout[];
@@ -460,6 +465,7 @@ declare namespace Api {
     switch: string;
     slots: number;
     job: string | null;
+    jobs?: string[];
     ranks: number[];
     frame_age: number | null;
     tx_bytes_per_s: number | null;
@@ -483,6 +489,7 @@ declare namespace Api {
     switch: string;
     slots: number;
     job: string | null;
+    jobs?: string[];
     ranks: number[];
     frame_age: number | null;
     tx_bytes_per_s: number | null;

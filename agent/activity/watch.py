@@ -64,8 +64,7 @@ _WAKES = 0.002
 _FACTS = ("T", "Z", "X")
 """States of the main thread that say by themselves that it cannot go on."""
 
-_Worker = tuple[str, int]
-"""Its job and its rank there: jobs that share a node may have the same ranks."""
+_Worker = tuple[str, int]  # its job and its rank there: jobs that share a node may have the same ranks
 
 
 class ActivityWatch:

@@ -118,9 +118,8 @@ class Trainer:
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
         self.batches = Batches(corpus.tokens, *batches)
         self.feed: Feed = Inline(self.batches, self.micro_batches)
-        self.turns = open_turns()
-        """On a node that jobs share."""
-        self.executor.computed = self._give_turn_back if self.turns is not None else None
+        self.turns = open_turns(mesh.device)
+        self.executor.computed = self.turns.give_back
         self.votes: Callable[[int], Sequence[bool]] = lambda steps: ()
         """What this rank answers when all are asked together, before its state becomes that after `steps` steps."""
 
@@ -140,8 +139,7 @@ class Trainer:
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
         around = contextlib.nullcontext() if self.chunks is None else self.chunks.computing()
-        if self.turns is not None:
-            self.turns.take()
+        self.turns.take()
         with accumulate.watching(self.optimizer.watchers(), self.optimizer.inputs()), around:
             self.executor.step(inputs, targets)
         self._say_moved()
@@ -171,13 +169,6 @@ class Trainer:
                 probe.step(step, loss=math.nan)
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
         return totals
-
-    def _give_turn_back(self) -> None:
-        """What is left of the iteration waits for other replicas: whoever has the next turn must not wait for them."""
-        if self.turns is not None and self.turns.has_turn:
-            if self.mesh.device.type == "cuda":
-                torch.cuda.current_stream(self.mesh.device).synchronize()
-            self.turns.give_back()
 
     def _say_moved(self) -> None:
         """Where activations go to the host: what that moves, by one of each stage's replicas."""
@@ -282,9 +273,7 @@ def run(config: Config, launch: Launch) -> Outcome:
             gauged.close()
         if trainer is not None:
             trainer.feed.close()
-            if trainer.turns is not None:
-                trainer.turns.close()
-                print(trainer.turns.text, flush=True)
+            trainer.turns.close()
         if manager is not None:
             manager.close(finished)
         leave(mesh.store, done)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import torch
 
 from holdfast.agent import probe
 from holdfast.wire import turns as wire
@@ -23,9 +25,13 @@ _AGAIN_S = 1.0
 
 
 class TurnTaker:
-    def __init__(self, job: str, slot: str, path: str, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(
+        self, job: str, slot: str, path: str, patience_s: float = _PATIENCE_S, wait: Callable[[], None] = lambda: None
+    ) -> None:
+        """`path`: of the agent's socket; empty: this job shares nothing, and nothing is done. `wait`: until the device
+        has done what it was given."""
         self._hello = f"{job} {slot}\n".encode()
-        self._path, self._patience_s = path, patience_s
+        self._path, self._patience_s, self._wait = path, patience_s, wait
         self._socket: socket.socket | None = None
         self._is_alone = True
         self._has_turn = False
@@ -37,6 +43,8 @@ class TurnTaker:
 
     def take(self) -> None:
         """Return when it is this worker's turn."""
+        if not self._path:
+            return
         try:
             if self._socket is None and not self._connect():
                 return
@@ -51,9 +59,11 @@ class TurnTaker:
         return self._has_turn
 
     def give_back(self) -> None:
-        """Nothing happens without one."""
+        """Before what waits for other replicas, for whoever has the next turn must not wait for them. Nothing happens
+        without a turn."""
         if not self._has_turn:
             return
+        self._wait()
         self._has_turn = False
         try:
             if self._socket is not None:
@@ -61,13 +71,11 @@ class TurnTaker:
         except OSError:
             self._lose()
 
-    @property
-    def text(self) -> str:
-        """What sharing has cost so far."""
-        return f"waited {self.waited_s:.2f} s for {self.count} turns beside other jobs"
-
     def close(self) -> None:
+        """Leave, and say what it has cost."""
         self._lose()
+        if self._path:
+            print(f"waited {self.waited_s:.2f} s for {self.count} turns beside other jobs", flush=True)
 
     def _connect(self) -> bool:
         now = time.monotonic()
@@ -127,7 +135,12 @@ def _last_mode(data: bytes, before: bool) -> bool:
     return modes[-1] == wire.ALONE[0] if modes else before
 
 
-def open_turns(environ: Mapping[str, str] = os.environ) -> TurnTaker | None:
-    """None for a job that shares nothing."""
+def open_turns(device: torch.device, environ: Mapping[str, str] = os.environ) -> TurnTaker:
+    """As the agent says in the environment of a worker whose job shares its nodes; else one that does nothing."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # the others may wait for other replicas
+
     slot, _, path = environ.get(wire.VARIABLE, "").partition(":")
-    return TurnTaker(environ.get("HOLDFAST_JOB", "job"), slot, path) if slot.isdecimal() and path else None
+    return TurnTaker(environ.get("HOLDFAST_JOB", "job"), slot, path if slot.isdecimal() else "", wait=wait)

@@ -1,12 +1,17 @@
 """Jobs that share nodes, in virtual time: who may join whom, memory, and faults of a node that concern all of them."""
 
+import math
+
 import pytest
 
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.sharing import MOST
-from holdfast.controller.state.events import EvictRequested, StopRequested
+from holdfast.controller.state.events import EvictRequested, Found, StopRequested
+from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Job, JobStatus
 from holdfast.wire import messages as msg
+from holdfast.wire import turns
+from holdfast.wire import types as t
 from tests.controller.support.two_jobs import brain, orders, state
 from tests.controller.support.virtual import Virtual
 
@@ -186,6 +191,77 @@ def test_a_restarted_controller_finds_all_of_them() -> None:
     assert [one.spec.id for one in v.brain.c.holders_of("node2")] == ["a", "b"]
     document = v.saved["job", "a"]
     assert Job.from_doc(document).spec.share_bytes == 2 * GB
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_worker_that_waits_for_its_turn_is_not_hung(waits: bool) -> None:
+    v = cluster()
+    v.reports = True
+    share(v, "a", "b")
+    v.run(4.0)
+    one = v.worker(1, "a")
+    one.waits_for_turn = waits
+    v.sleep_worker(1)
+    assert v.worker(1).job == "a"
+    v.run(8.0)
+    incidents = [i.cause.kind for i in v.incidents if i.job == "a"]
+    assert incidents == ([] if waits else [t.FindingKind.WORKER_HANG])
+    assert not waits or brain(v, "a").hangs.detector.pause is None
+    one.sleeping_at, one.waits_for_turn = math.inf, False
+    v.run(3.0)
+    assert state(v, "a") is JobStatus.RUNNING
+
+
+def test_the_pace_of_jobs_side_by_side_is_nobodys_fault() -> None:
+    """Steps become three times as long; alone that is a finding."""
+
+    def kinds(*ids: str) -> set[t.FindingKind]:
+        v = cluster()
+        share(v, *ids)
+        v.run(90.0)
+        v.step_seconds *= 3
+        v.run(60.0)
+        return {i.cause.kind for i in v.incidents}
+
+    assert kinds("a") == {t.FindingKind.STEP_TIME_JUMP}
+    assert kinds("a", "b") == set()
+
+
+@pytest.mark.parametrize("ids", [("a",), ("a", "b")])
+def test_a_straggler_is_one_only_on_nodes_of_its_own(ids: tuple[str, ...]) -> None:
+    v = cluster()
+    share(v, *ids)
+    v.run(4.0)
+    wall = v.instant.wall
+    found = Finding(t.FindingKind.STRAGGLER, t.Severity.WARNING, "rank1", "slow", wall, wall, "node1", 1)
+    v.feed(Found(found, "a"))
+    assert len(v.incidents) == (1 if ids == ("a",) else 0)
+
+
+def test_a_node_that_jobs_share_is_not_diagnosed_beside_one_that_trains() -> None:
+    """Two failures of one node within a day: alone, a job has it tested first."""
+
+    def tested(*ids: str) -> list[str]:
+        v = cluster(nodes=4)
+        share(v, *ids)
+        for _ in range(2):
+            v.run(4.0)
+            v.exit(1, signal=11, job=ids[0])
+        v.run(4.0)
+        return [send.node for send in v.sent if isinstance(send.command.order, msg.RunCheck)]
+
+    assert "node1" in tested("a")
+    assert tested("a", "b") == []
+
+
+def test_the_workers_of_a_job_that_shares_are_said_so() -> None:
+    v = cluster()
+    share(v, "a")
+    v.submit(nnodes=1, nproc=1, id="alone")
+    v.run(2.0)
+    starts = [send.command.order for send in v.sent if isinstance(send.command.order, msg.StartWorkers)]
+    assert starts
+    assert all(turns.SHARES in order.program.env for order in starts)
 
 
 def test_documents_of_jobs_that_do_not_share_say_nothing_of_it() -> None:

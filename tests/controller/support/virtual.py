@@ -23,6 +23,7 @@ from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Instant, Job, JobSpec, JobStatus, Options
 from holdfast.wire import messages as msg
+from holdfast.wire import turns
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
 
@@ -46,6 +47,7 @@ class Worker:
     state_t: bool = False
     sleeping_at: float = math.inf  # alive but stuck outside of any operation
     busy_until: float = 0.0  # it computes until then, wherever it stands
+    waits_for_turn: bool = False  # another job's worker has the slot
 
 
 @dataclasses.dataclass
@@ -335,7 +337,7 @@ class Virtual:
                 t.WorkerSample(
                     rank=w.rank, generation=w.generation, pid=w.pid, step=w.step,
                     phase=t.Phase.TRAIN if w.step >= 0 else t.Phase.SETUP,
-                    operation=("dp:" if self.reports else "tp:") + "all_reduce" if waiting and not stuck else "",
+                    operation=self._operation(w, waiting and not stuck),
                     progress_age=self.now - w.progress_at,
                     tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
                     stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
@@ -357,6 +359,11 @@ class Virtual:
             heartbeat_interval=interval,
         )  # fmt: skip
         self.feed(FrameSeen(agent.name, frame))
+
+    def _operation(self, worker: Worker, waits: bool) -> str:
+        if worker.waits_for_turn:
+            return turns.WAITING
+        return ("dp:" if self.reports else "tp:") + "all_reduce" if waits else ""
 
     def activity(self, worker: Worker) -> t.Activity | None:
         """What an agent sees of a worker that has not moved: those that wait sleep in the kernel."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from holdfast.agent.workers.turn_server import NAME, TurnServer
 from holdfast.planner.sharing import turns as rules
@@ -195,7 +196,21 @@ def test_hostile_lines_end_their_connection_only(server: TurnServer, line: bytes
     taker.close()
 
 
-def test_only_workers_of_jobs_that_share_have_the_socket(folder: Path) -> None:
+def test_what_the_device_was_given_is_done_before_a_turn_ends(server: TurnServer) -> None:
+    done: list[bool] = []
+    first = TurnTaker("a", "0", str(server.path), wait=lambda: done.append(first.has_turn))
+    second = TurnTaker("b", "0", str(server.path))
+    shared(first, second)
+    done.clear()
+    first.take()
+    first.give_back()
+    first.give_back()
+    assert done == [True], "once, for its turn"
+    first.close()
+    second.close()
+
+
+def test_only_workers_of_jobs_that_share_have_the_socket(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = TurnServer(folder)
     place = msg.Rank(3, 1, 0)
 
@@ -205,6 +220,11 @@ def test_only_workers_of_jobs_that_share_have_the_socket(folder: Path) -> None:
     assert server.environment(order({}), place) == {}
     found = server.environment(order({wire.SHARES: "1"}), place)
     assert found == {wire.VARIABLE: f"1:{folder / NAME}"}
-    assert open_turns({}) is None
-    one = open_turns({**found, "HOLDFAST_JOB": "j1"})
-    assert one is not None
+    none = open_turns(torch.device("cpu"), {})
+    none.take()
+    assert not none.has_turn
+    none.close()
+    assert capsys.readouterr().out == "", "nor does it say anything"
+    one = open_turns(torch.device("cpu"), {**found, "HOLDFAST_JOB": "j1"})
+    one.close()
+    assert capsys.readouterr().out == "waited 0.00 s for 0 turns beside other jobs\n"

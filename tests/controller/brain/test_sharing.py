@@ -140,6 +140,37 @@ def test_each_job_on_a_lost_node_recovers_as_if_it_held_it_alone() -> None:
     assert not history.is_open_to("c")
 
 
+@pytest.mark.parametrize(("gb", "others", "fits"), [(4, 1, True), (5, 1, False), (1, MOST - 1, True), (1, MOST, False)])
+def test_a_lost_node_is_replaced_only_by_one_with_room(gb: int, others: int, fits: bool) -> None:
+    v = cluster(nodes=4)
+    share(v, "a", gb=gb)
+    v.run(1.0)
+    share(v, *(f"b{n}" for n in range(others)), nnodes=1, gb=gb)
+    v.run(3.0)
+    assert len(v.brain.c.holders_of("node3")) >= 1
+    for n in range(others):
+        assert nodes(v, f"b{n}") in (["node3"], ["node0"], ["node1"], ["node2"])
+    on = {name: len(v.brain.c.holders_of(name)) for name in v.agents}
+    assert on["node3"] == others, on
+    v.lose_node("node1")
+    v.run(20.0)
+    assert (nodes(v, "a") == ["node0", "node3", "node2"]) is fits
+
+
+def test_a_node_that_is_promised_is_taken() -> None:
+    """What a generation that is not launched yet was given counts as its own."""
+    v = cluster()
+    v.losing = True  # its rendezvous endpoint is not there yet
+    share(v, "a", gb=5)
+    v.losing = False
+    share(v, "b", gb=5)
+    v.run(1.0)
+    assert nodes(v, "a") == nodes(v, "b") == []
+    v.run(150.0)
+    assert state(v, "a") is JobStatus.RUNNING
+    assert state(v, "b") is JobStatus.PENDING
+
+
 def test_jobs_that_may_shrink_go_on_with_fewer_nodes() -> None:
     v = cluster()
     share(v, "a", "b", node_counts=(2,))
@@ -225,6 +256,16 @@ def test_the_pace_of_jobs_side_by_side_is_nobodys_fault() -> None:
 
     assert kinds("a") == {t.FindingKind.STEP_TIME_JUMP}
     assert kinds("a", "b") == set()
+
+
+def test_what_is_found_at_a_node_concerns_all_jobs_there() -> None:
+    v = cluster(nodes=4)
+    share(v, "a", "b")
+    v.run(4.0)
+    wall = v.instant.wall
+    found = Finding(t.FindingKind.GPU_XID, t.Severity.CRITICAL, "node1", "fell off the bus", wall, wall, "node1")
+    v.brain.found_at_nodes([found], v.instant)
+    assert sorted(i.job for i in v.incidents) == ["a", "b"]
 
 
 @pytest.mark.parametrize("ids", [("a",), ("a", "b")])

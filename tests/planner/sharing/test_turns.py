@@ -101,6 +101,10 @@ def test_a_turn_that_lasts_too_long_is_taken_back() -> None:
     assert turns.overdue == 1
     turns.gave_back("a", FIRST_LIMIT_S + 1.0)
     assert turns.holder == "b", "what it gives back late is another's"
+    turns.gave_back("b", FIRST_LIMIT_S + 1.5)
+    turns.asked("a", FIRST_LIMIT_S + 2.0)
+    assert turns.next(FIRST_LIMIT_S + 2.0) == "a"
+    assert turns.ends_by == FIRST_LIMIT_S + 2.0 + FIRST_LIMIT_S, "it says nothing of how long turns last"
 
 
 @pytest.mark.parametrize(("took", "limit"), [(0.1, LEAST_LIMIT_S), (5.0, TIMES * 5.0)])

@@ -137,6 +137,21 @@ def test_a_dead_worker_gives_its_turn_back(server: TurnServer) -> None:
     second.close()
 
 
+def test_the_end_of_an_earlier_worker_is_not_that_of_the_next(server: TurnServer) -> None:
+    first, other = TurnTaker("a", "0", str(server.path)), TurnTaker("b", "0", str(server.path))
+    shared(first, other)
+    second = TurnTaker("a", "0", str(server.path))
+    shared(second, other)
+    first.close()
+    for _ in range(20):
+        for one in (second, other):
+            one.take()
+            assert one.has_turn
+            one.give_back()
+    second.close()
+    other.close()
+
+
 def test_a_hung_worker_loses_its_turn(server: TurnServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "LEAST_LIMIT_S", 0.05)
     monkeypatch.setattr(rules, "TIMES", 0.0)

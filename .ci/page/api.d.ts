@@ -281,6 +281,8 @@ declare namespace Api {
     reason: string | null;
     priority?: number;
     preempt?: boolean;
+    share_bytes?: number;
+    shares_with?: string[];
     generation: number;
     nnodes: number;
     nproc_per_node: number;
@@ -322,6 +324,8 @@ declare namespace Api {
     reason: string | null;
     priority?: number;
     preempt?: boolean;
+    share_bytes?: number;
+    shares_with?: string[];
     generation: number;
     nnodes: number;
     nproc_per_node: number;
@@ -368,6 +372,7 @@ declare namespace Api {
     limits?: JobLimits | null;
     priority?: number;
     preempt?: boolean;
+    share_bytes?: number | null;
     parallel?: Parallel | null;
     step_bytes?: StepBytes | null;
     layouts?: SizedLayout[];
@@ -461,6 +466,7 @@ declare namespace Api {
     switch: string;
     slots: number;
     job: string | null;
+    jobs?: string[];
     ranks: number[];
     frame_age: number | null;
     tx_bytes_per_s: number | null;
@@ -484,6 +490,7 @@ declare namespace Api {
     switch: string;
     slots: number;
     job: string | null;
+    jobs?: string[];
     ranks: number[];
     frame_age: number | null;
     tx_bytes_per_s: number | null;

@@ -64,6 +64,8 @@ _WAKES = 0.002
 _FACTS = ("T", "Z", "X")
 """States of the main thread that say by themselves that it cannot go on."""
 
+_Worker = tuple[str, int]  # its job and its rank there: jobs that share a node may have the same ranks
+
 
 class ActivityWatch:
     """One worker's standstill. Only the heartbeat's thread calls it, except for `closely`."""
@@ -208,11 +210,11 @@ class Activities:
         self._proc, self._clock = proc, clock
         self._host = host or HostLook(proc)
         self._aside = aside or Aside("activity", clock=clock)
-        self._watches: dict[int, ActivityWatch] = {}  # by rank
-        self._seen_first: dict[int, tuple[int, float]] = {}
+        self._watches: dict[_Worker, ActivityWatch] = {}
+        self._seen_first: dict[_Worker, tuple[int, float]] = {}
         self._gpus: dict[int, bool] = {}  # process -> whether it was ever seen to hold a GPU
-        self._present: set[int] = set()
-        self._median: dict[int, float] = {}
+        self._present: set[_Worker] = set()
+        self._median: dict[_Worker, float] = {}
         self._blocked: set[str] = set()
         self._failed: set[int] = set()
         self._not_before = 0.0
@@ -238,20 +240,20 @@ class Activities:
         `now` is the instant of the sample's ages, monotonic seconds: any later one would look like a move.
         """
         now = self._clock() if now is None else now
-        rank = sample.rank
-        self._present.add(rank)
+        worker = sample.job, sample.rank
+        self._present.add(worker)
         last_move = self._last_move(sample, now)
-        watch = self._watches.get(rank)
+        watch = self._watches.get(worker)
         if watch is not None and (watch.pid != sample.pid or last_move > watch.last_move + _WAKES):
-            self._forget(rank)
+            self._forget(worker)
             watch = None
         if not sample.pid or now - last_move <= STANDS:
             return sample
         if watch is None:
             closely = CloseLook(sample.pid, self._host, mark_of(path), tick_thread)
             has_gpu = self._gpus.get(sample.pid, False)
-            watch = self._watches[rank] = ActivityWatch(sample.pid, now, last_move, closely, self._proc, has_gpu)
-        self._median[rank] = sample.median_step
+            watch = self._watches[worker] = ActivityWatch(sample.pid, now, last_move, closely, self._proc, has_gpu)
+        self._median[worker] = sample.median_step
         watch.look(now)
         watch.counts.count(now, *events)
         if not watch.has_gpu:
@@ -262,9 +264,9 @@ class Activities:
 
     def settle(self) -> None:
         """After the samples of a frame: forget workers that are gone, and have the others looked at closely."""
-        for rank in self._watches.keys() - self._present:
-            self._forget(rank)
-        self._seen_first = {rank: first for rank, first in self._seen_first.items() if rank in self._present}
+        for worker in self._watches.keys() - self._present:
+            self._forget(worker)
+        self._seen_first = {worker: first for worker, first in self._seen_first.items() if worker in self._present}
         self._host.workers = frozenset(watch.pid for watch in self._watches.values())
         self._host.leaders = frozenset(self.leaders())
         self._host.is_one = len(self._present) == 1
@@ -275,7 +277,7 @@ class Activities:
             self._is_primed = True
             self._aside.begin(lambda lane: self._host.begin(now))
             return
-        due = [w for rank, w in self._watches.items() if self._is_due(rank, w, now)]
+        due = [w for worker, w in self._watches.items() if self._is_due(worker, w, now)]
         # NCCL is asked about those that stand for longer than usual and have a GPU.
         self._operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now)
         if not due or now < self._not_before or not self._aside.is_free:
@@ -303,16 +305,16 @@ class Activities:
             watch.disturb(now)
 
     def close(self) -> None:
-        for rank in list(self._watches):
-            self._forget(rank)
+        for worker in list(self._watches):
+            self._forget(worker)
         self._aside.close()
         self._operations.close()
 
     # --- close looks
 
-    def _is_due(self, rank: int, watch: ActivityWatch, now: float) -> bool:
+    def _is_due(self, worker: _Worker, watch: ActivityWatch, now: float) -> bool:
         stood = now - watch.last_move
-        median = self._median.get(rank, math.nan)
+        median = self._median.get(worker, math.nan)
         usual = STEPS * median if median == median else 0.0
         if stood <= max(CLOSELY, usual):
             watch.due_since = now
@@ -360,8 +362,8 @@ class Activities:
             log.warning("activity.blocked", worker_pid=pid)
         self._blocked |= new
 
-    def _forget(self, rank: int) -> None:
-        watch = self._watches.pop(rank)
+    def _forget(self, worker: _Worker) -> None:
+        watch = self._watches.pop(worker)
         watch.close()
         self._operations.forget(watch.pid)
         if len(self._gpus) > 1024:
@@ -371,9 +373,10 @@ class Activities:
 
     def _last_move(self, sample: t.WorkerSample, now: float) -> float:
         ages = [age for age in (sample.still_age, sample.progress_age) if age == age]
-        first = self._seen_first.get(sample.rank)
+        worker = sample.job, sample.rank
+        first = self._seen_first.get(worker)
         if first is None or first[0] != sample.pid:
-            first = self._seen_first[sample.rank] = (sample.pid, now)
+            first = self._seen_first[worker] = (sample.pid, now)
         return now - min(ages) if ages else first[1]
 
 

@@ -38,7 +38,7 @@ class Heartbeat:
         self._read: dict[str, float] = {}
         self._more: dict[str, float] = {}
         self._gpu: tuple[t.GpuGauges, ...] = ()
-        self._lost: dict[int, int] = {}
+        self._lost: dict[tuple[str, int], int] = {}
         self._on_lost = on_lost_steps
         self._uses = GpuUses(gpus)
         self.activities = activities or Activities()
@@ -72,8 +72,9 @@ class Heartbeat:
                 self._read |= collector.collect()
         for reader in self._readers():
             state = process_state(reader.pid) if reader.pid else ""
-            self._read[f"worker_blocked/{reader.rank}"] = float(state == "D")
-            self._read[f"worker_zombie/{reader.rank}"] = float(state == "Z")
+            for gauge, letter in (("worker_blocked", "D"), ("worker_zombie", "Z")):
+                name = f"{gauge}/{reader.rank}"  # jobs that share the node may have the same ranks
+                self._read[name] = max(self._read.get(name, 0.0), float(state == letter))
         self._host = self._read | self._more
 
     def report_host(self, more: dict[str, float]) -> None:
@@ -106,8 +107,9 @@ class Heartbeat:
                     self._failed.add(reader.path)
                     log.exception("probe.bug", rank=reader.rank, error=repr(error))
                 continue
-            if reader.lost > self._lost.get(reader.rank, 0):
-                self._on_lost(reader.rank, reader.lost - self._lost.get(reader.rank, 0))
-                self._lost[reader.rank] = reader.lost
+            worker = reader.job, reader.rank
+            if reader.lost > self._lost.get(worker, 0):
+                self._on_lost(reader.rank, reader.lost - self._lost.get(worker, 0))
+                self._lost[worker] = reader.lost
         self.activities.settle()
         return tuple(samples), tuple(steps)

@@ -22,6 +22,7 @@ from holdfast.agent.workers.exit_reports import ExitReports
 from holdfast.agent.workers.fork_servers import ForkServers
 from holdfast.agent.workers.probes import WorkerProbes
 from holdfast.agent.workers.rendezvous_stores import RendezvousStores
+from holdfast.agent.workers.turn_server import TurnServer
 from holdfast.base import log, private
 from holdfast.base.errors import Unavailable, UsageError
 from holdfast.wire import messages as msg
@@ -70,6 +71,7 @@ class Workers:
         )
         self._tasks: set[asyncio.Future[None]] = set()
         self._stores = RendezvousStores()
+        self._turns = TurnServer(self.shm)
         self.kept: dict[Key, msg.KeptWorker] = {}
         self._ended: dict[Key, asyncio.Event] = {}
         self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
@@ -90,6 +92,7 @@ class Workers:
 
     async def open(self) -> ForkServer:
         """Connect to the fork server, starting it if need be; adopts the workers that it holds."""
+        await self._turns.open()  # workers of an earlier agent may wait for it
         return await self._servers.open()
 
     def _opened(self, warm: ForkServer) -> None:
@@ -217,6 +220,7 @@ class Workers:
         await self._servers.end_idle(but=job, busy={key[0] for key in self.kept})
         warm = await self._servers.for_job(job, order.program)
         private.shared_folder(self.shm)
+        await self._turns.open()
         with contextlib.suppress(OSError):
             self._exits.make_folder()
         for place in order.ranks:
@@ -234,7 +238,7 @@ class Workers:
                 generation=generation,
                 rank=place.rank,
                 local_rank=place.local_rank,
-                env=worker_environment(self._environ, command, order, place),
+                env=worker_environment(self._environ, command, order, place) | self._turns.environment(order, place),
                 program=order.program,
                 out_path=str(out),
                 err_path=str(err),
@@ -322,7 +326,7 @@ class Workers:
         if order.kind in _SIGNALS:
             os.kill(worker.pid, _SIGNALS[order.kind])
             return {"at": at}
-        readers = {r.rank: r for r in self.readers()}
+        readers = {r.rank: r for r in self.readers() if r.job == command.job}
         if order.rank not in readers:
             raise Unavailable(f"rank {order.rank} has no probe yet: a fault cannot be injected")
         readers[order.rank].inject(order.kind)
@@ -337,7 +341,7 @@ class Workers:
         return await stacks.dump(wanted, self._has_time())
 
     def _request_checkpoint(self, command: msg.Command) -> dict[str, str]:
-        readers = [r for r in self.readers() if r.generation == command.generation]
+        readers = [r for r in self.readers() if (r.job, r.generation) == (command.job, command.generation)]
         if not readers:
             raise Unavailable(f"no worker of generation {command.generation} here can make a checkpoint")
         readers[0].request_checkpoint()
@@ -353,6 +357,7 @@ class Workers:
 
     async def close(self, end_workers: bool) -> None:
         """Leave the workers to the fork server, or end everything."""
+        await self._turns.close()
         await self._servers.close(end_workers)
         self._probes.close()
         if end_workers and self.shm.is_dir():

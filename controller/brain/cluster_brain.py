@@ -113,8 +113,7 @@ class ClusterBrain:
             actions = self.heartbeats.frame(event, now)
             if not event.frame.steps:
                 return actions  # of thousands a second; what else it brings is booked with the next tick
-            holder = self.jobs.holder(event.node)
-            touched = [holder] if holder is not None else []
+            touched = self.jobs.holders(event.node)
         else:
             self.allocator.begin_turn()
             actions = self._decide(event, now)
@@ -196,19 +195,22 @@ class ClusterBrain:
             brain = self._of(name, matched.job, matched.generation, matched.rank)
             finding = log_finding(matched, name, now)
             return brain.recovery.logged(finding, matched.generation, now) if brain is not None else []
-        brain, node = self.jobs.about(name), self.c.nodes.get(name)
+        brains, node = self.jobs.all_about(name), self.c.nodes.get(name)
         found = self.detectors.logged(matched, node, now) if node is not None else []
         if found:
             actions = self.found_at_nodes(found, now)
-        elif brain is not None:
-            actions = brain.recovery.logged(log_finding(matched, name, now), matched.generation, now)
+        elif brains:
+            finding = log_finding(matched, name, now)
+            logged = [brain.recovery.logged(finding, matched.generation, now) for brain in brains]
+            actions = [action for one in logged for action in one]
         elif matched.severity is t.Severity.CRITICAL:
             actions = self.alerts.found(log_finding(matched, name, now), now)
         else:
             actions = []
         # What the host itself says (its kernel, its GPU driver) comes before the worker feels it.
-        predicts = brain is not None and matched.severity is not t.Severity.INFO
-        return actions + (brain.requests.precaution(now) if predicts and brain is not None else [])
+        if matched.severity is t.Severity.INFO:
+            return actions
+        return actions + [action for brain in brains for action in brain.requests.precaution(now)]
 
     def _noticed(self, notice: t.AgentNotice, name: str, now: Instant) -> list[Action]:
         if notice.kind == "checkpoint-store" and notice.severity is t.Severity.WARNING:
@@ -227,7 +229,7 @@ class ClusterBrain:
         if notice.kind != "drain":
             return actions
         self.membership.leaving(name)
-        return actions + (brain.requests.precaution(now) if brain is not None else [])
+        return actions + [action for one in self.jobs.all_about(name) for action in one.requests.precaution(now)]
 
     # --- findings ----------------------------------------------------------------------------------------------
 
@@ -243,8 +245,10 @@ class ClusterBrain:
         """What nodes report of themselves, or what is found about them: given to the job that runs there, if any."""
         actions: list[Action] = []
         for finding in findings:
-            brain = self.jobs.about(finding.node)
-            actions += brain.recovery.found_at_node(finding, now) if brain else self._found_at_idle(finding, now)
+            brains = self.jobs.all_about(finding.node)
+            for brain in brains:
+                actions += brain.recovery.found_at_node(finding, now)
+            actions += self._found_at_idle(finding, now) if not brains else []
         return actions
 
     def _found_at_idle(self, finding: Finding, now: Instant) -> list[Action]:
@@ -281,9 +285,9 @@ class ClusterBrain:
         return [*injection(self.c, None, fault, ignored)]
 
     def _cordon(self, event: CordonRequested, now: Instant) -> list[Action]:
-        holder = self.jobs.holder(event.node)
+        holders = self.jobs.holders(event.node) if event.on else []
         actions = self.membership.cordon(event, now)
-        return actions + (holder.requests.precaution(now) if event.on and holder is not None else [])
+        return actions + [action for holder in holders for action in holder.requests.precaution(now)]
 
     # --- time --------------------------------------------------------------------------------------------------
 
@@ -314,9 +318,9 @@ class ClusterBrain:
             finding = silence_finding(node, now, lag, self.c.options)
             if finding is not None:
                 node.state, node.reason = t.NodeState.SUSPECT, finding.text
-                holder = self.jobs.holder(node.name)
-                said: list[Action] = [Say("node.silent", {"text": finding.text})]
-                actions += holder.recovery.found(finding, now) if holder is not None else said
+                holders = self.jobs.holders(node.name)
+                said: list[Action] = [Say("node.silent", {"text": finding.text})] if not holders else []
+                actions += said + [action for holder in holders for action in holder.recovery.found(finding, now)]
                 actions += self.peer_probe.ask(node)
         return actions
 

@@ -49,17 +49,18 @@ class Heartbeats:
             brain = self._of(node, sample.job, sample.generation, sample.rank)
             if brain is not None and brain.c.active is not None:
                 actions += brain.frames.sample(sample, node, frame.heartbeat_interval, now)
-        holder = self.roster.holder(node.name)
-        busy = holder is not None and holder.frames.is_busy(node.name)
+        holders = self.roster.holders(node.name)
+        busy = bool(holders) and all(holder.frames.is_busy(node.name) for holder in holders)
         actions += self._gauges(node, frame, busy, now)
         for record in frame.steps:
             brain = self._of(node, record.job, record.generation, record.rank)
             if brain is not None and brain.c.active is not None:
                 actions += brain.frames.step(record, node.name, now)
-        if holder is None:
+        for holder in holders:
+            timekeeping.frame(holder.c, holder.c.job, node.name, frame)
+        if len(holders) != 1 or not frame.nics:  # what jobs that share a node send is not known of each
             return actions
-        timekeeping.frame(holder.c, holder.c.job, node.name, frame)
-        return actions + holder.frames.traffic(node, frame, fresh_bytes, busy, now) if frame.nics else actions
+        return actions + holders[0].frames.traffic(node, frame, fresh_bytes, busy, now)
 
     def _of(self, node: Node, job: str, generation: int, rank: int) -> JobBrain | None:
         found = self.c.find(node.name, job, generation, rank)

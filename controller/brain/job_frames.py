@@ -93,10 +93,11 @@ class JobFrames:
             actions += self.recovery.found(finding, now)
         is_new = self.c.ledger.add(record)
         if record.generation == job.generation and (is_new or not math.isnan(record.loss)):
-            actions += self.recovery.found_at_nodes(self.detectors.step(record, is_new, now), now)
+            is_alone = not self.c.shares_nodes
+            actions += self.recovery.found_at_nodes(self.detectors.step(record, is_new and is_alone, now), now)
         if not is_new:
             return actions
-        if record.generation == job.generation:
+        if record.generation == job.generation and not self.c.shares_nodes:
             actions += self.plans.step(record, now)
         self.c.cluster.steps_total += 1
         timekeeping.step(self.c, job, record, now)

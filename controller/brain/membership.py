@@ -65,14 +65,9 @@ class Membership:
         Of two agents that say one name, the one with the workers is right, also where the other asks first.
         """
         name = hello.identity.node
-        brain = self.roster.holder(name)
-        if brain is None or name in self.c.nodes or now.mono >= self.c.reconcile_until:
+        if name in self.c.nodes or now.mono >= self.c.reconcile_until:
             return ""
-        job = brain.c.job
-        holds = any((w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
-        ranks = job.ranks_on(name)
-        over = brain.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
-        if holds or over or brain.c.life.stage is not Stage.UP or brain.c.life.is_adopting:
+        if all(_may_be_of(brain, hello) for brain in self.roster.holders(name)):
             return ""
         return f"the controller has just restarted and waits for the agent of {name} that runs ranks of its job"
 
@@ -105,8 +100,7 @@ class Membership:
         actions: list[Action] = [Say("node.unread-job", {"node": node.name, "job": job}) for job in sorted(unread)]
         for job_id, generation in sorted(orphans):
             send = self.c.commands.issue(node.name, job_id, generation, msg.StopWorkers(0.0), self._drained)
-            holder = self.c.holder(node.name)
-            if holder is None or holder.spec.id != job_id:
+            if all(holder.spec.id != job_id for holder in self.c.holders_of(node.name)):
                 node.draining.add(send.command.id)
             actions.append(send)
             actions.append(Say("node.orphans", {"node": node.name, "job": job_id, "generation": generation}))
@@ -155,11 +149,11 @@ class Membership:
         if node.state is not t.NodeState.LOST:
             node.state, node.reason = t.NodeState.SUSPECT, finding.text
         node.draining.clear()
-        brain = self.roster.holder(node.name)
-        if brain is None:
-            return []
-        brain.c.life.node_left(node.name)
-        return brain.recovery.found(finding, now) + brain.c.life.advance(brain.c.job, self.c.nodes, now)
+        actions: list[Action] = []
+        for brain in self.roster.holders(node.name):
+            brain.c.life.node_left(node.name)
+            actions += brain.recovery.found(finding, now) + brain.c.life.advance(brain.c.job, self.c.nodes, now)
+        return actions
 
     def give_up(self, now: Instant) -> list[Action]:
         """A node without work whose agent does not reconnect is lost: no job waits for it."""
@@ -169,10 +163,10 @@ class Membership:
             is_late = now.mono - node.left_at > self.c.options.agent_grace
             if not away or not is_late:
                 continue
-            brain = self.roster.holder(node.name)
-            if brain is None or brain.node_loss.may_do_without(node.name):
+            brains = self.roster.holders(node.name)
+            if all(brain.node_loss.may_do_without(node.name) for brain in brains):
                 node.state, node.reason = t.NodeState.LOST, "its agent disconnected and did not reconnect"
-                actions += brain.node_loss.kept([node.name]) if brain is not None else []
+                actions += [action for brain in brains for action in brain.node_loss.kept([node.name])]
         return actions
 
     def leaving(self, name: str) -> None:
@@ -194,9 +188,10 @@ class Membership:
 
     def evict(self, name: str, now: Instant) -> list[Action]:
         """Evict the node now, as recovery does by itself, and restart the job without it if it runs ranks."""
-        node, brain = self.find(name), self.roster.holder(name)
+        node, brains = self.find(name), self.roster.holders(name)
         actions = self.alerts.evict(node.name, "evicted by an operator", now, quarantined=True, by_hand=True)
-        if brain is None or brain.c.job.stop_asked:
+        brains = [brain for brain in brains if not brain.c.job.stop_asked]
+        if not brains:
             return actions
         finding = Finding(
             kind=t.FindingKind.EVICTION,
@@ -208,7 +203,7 @@ class Membership:
             node=node.name,
             signature=f"evict:{node.name}",
         )
-        return actions + brain.recovery.found(finding, now)
+        return actions + [action for brain in brains for action in brain.recovery.found(finding, now)]
 
     def find(self, name: str) -> Node:
         """NotFound when there is no such node."""
@@ -216,3 +211,11 @@ class Membership:
         if node is None:
             raise NotFound(f"no node {name!r}; known are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
         return node
+
+
+def _may_be_of(brain: JobBrain, hello: msg.Hello) -> bool:
+    """Just after the controller's restart: may this agent be the one that the job waits for? True if none is."""
+    job, ranks = brain.c.job, brain.c.job.ranks_on(hello.identity.node)
+    holds = any((w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
+    over = brain.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
+    return bool(holds or over or brain.c.life.stage is not Stage.UP or brain.c.life.is_adopting)

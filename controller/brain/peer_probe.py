@@ -34,8 +34,8 @@ class PeerProbe:
         """Let some peers probe peer at this node, those with ranks of the same job first."""
         if not node.identity.ping_port:
             return []
-        job = self.c.holder(node.name)
-        holders = set(job.nodes) if job is not None else set(self.c.holders)
+        jobs = self.c.holders_of(node.name)
+        holders = {name for job in jobs for name in job.nodes} if jobs else set(self.c.holders)
         peers = [n for n in self.c.nodes.values() if n is not node and n.connected and n.state in _UP]
         peers.sort(key=lambda n: (n.name not in holders, n.name))
         order = msg.ProbePeer(node.identity.address, node.identity.ping_port)

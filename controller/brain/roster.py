@@ -61,9 +61,13 @@ class Roster:
         return [*self.active(), *over]
 
     def holder(self, node: str) -> JobBrain | None:
-        """Of the active job that this node belongs to."""
+        """Of the active job that this node belongs to; of several that share it, the first."""
         job = self.c.holder(node)
         return self.brains[job.spec.id] if job is not None else None
+
+    def holders(self, node: str) -> list[JobBrain]:
+        """Of all active jobs that this node belongs to: one, or several that share it."""
+        return [self.brains[job.spec.id] for job in self.c.holders_of(node)]
 
     def sole(self) -> JobBrain | None:
         """Of the only job that is active: what names no job and no node of another is about it."""
@@ -75,6 +79,11 @@ class Roster:
         if job:
             return self.brains.get(job)
         return self.holder(node) or self.sole()
+
+    def all_about(self, node: str) -> list[JobBrain]:
+        """Of each job that holds the node, else of the only one that is active."""
+        sole = self.sole()
+        return self.holders(node) or ([sole] if sole is not None else [])
 
     def wanted(self, job: str) -> JobBrain:
         """The active job that a person means: by id, by name, or the only one. NotFound or Conflict where none is."""

@@ -8,7 +8,7 @@ from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.lemons import lemon_finding
 from holdfast.controller.detectors.base.table import Response
 from holdfast.controller.state.events import Action, Record, Say
-from holdfast.controller.state.history import KEPT, History
+from holdfast.controller.state.history import KEPT, SAME_FAULT_S, History
 from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.controller.state.model import Instant, Job
 from holdfast.wire import types as t
@@ -73,8 +73,10 @@ class Alerts:
         history = self.c.history(name)
         history.evict(reason, 0.0 if by_hand else now.wall, quarantined)
         if job:
-            history.failed_job = job
-            history.outs = [*history.outs, (now.wall, job)][-KEPT:]
+            beside = self.c.others_on(name, job)
+            if not (beside and any(at > now.wall - SAME_FAULT_S for at, _ in history.outs)):
+                history.outs = [*history.outs, (now.wall, job)][-KEPT:]
+            history.failed(job, beside)
         actions: list[Action] = self._quarantine(name, history, now) if job else []
         node = self.c.nodes.get(name)
         if node is not None:

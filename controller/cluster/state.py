@@ -23,8 +23,8 @@ class ClusterState:
     jobs: dict[str, Job] = field(default_factory=dict)  # by id, in the order of their submission; ended ones too
     unread_jobs: set[str] = field(default_factory=set)
     """Jobs of the journal that cannot be read and may not be over: what runs of them is left alone."""
-    holders: dict[str, Job] = field(default_factory=dict)
-    """Node -> the active job whose newest generation is placed there. A node belongs to one job at most."""
+    holders: dict[str, tuple[Job, ...]] = field(default_factory=dict)
+    """Node -> the active jobs whose newest generation is placed there: one, or several that share, in their order."""
     book: IncidentBook = field(default_factory=IncidentBook)
     tuning: Tuning = field(init=False)
     reconcile_until: float = 0.0  # mono until which nodes may still report after a controller restart
@@ -47,18 +47,34 @@ class ClusterState:
         return sorted((job for job in self.jobs.values() if not job.state.ended), key=lambda job: job.order)
 
     def holder(self, node: str) -> Job | None:
-        """The active job that this node belongs to."""
-        return self.holders.get(node)
+        """The active job that this node belongs to; of several that share it, the first."""
+        return next(iter(self.holders.get(node, ())), None)
+
+    def holders_of(self, node: str) -> tuple[Job, ...]:
+        return self.holders.get(node, ())
 
     def hold(self, job: Job) -> None:
         """The job holds the nodes of its newest generation, and no others."""
         self.let_go(job)
         for name in job.nodes:
-            self.holders[name] = job
+            beside = (one for one in self.holders.get(name, ()) if one.spec.share_bytes and job.spec.share_bytes)
+            self.holders[name] = tuple(sorted((*beside, job), key=lambda one: one.order))
 
     def let_go(self, job: Job) -> None:
-        for name in [name for name, holder in self.holders.items() if holder is job]:
-            del self.holders[name]
+        for name in [name for name, held in self.holders.items() if any(one is job for one in held)]:
+            if left := tuple(one for one in self.holders[name] if one is not job):
+                self.holders[name] = left
+            else:
+                del self.holders[name]
+
+    def others_on(self, node: str, job: str) -> list[str]:
+        """Ids of other jobs that hold this node."""
+        return [one.spec.id for one in self.holders.get(node, ()) if one.spec.id != job]
+
+    def beside(self, job: Job) -> list[Job]:
+        """Jobs that hold nodes which this one holds too, in their order."""
+        found = {one.spec.id: one for name in job.nodes for one in self.holders_of(name) if one is not job}
+        return sorted(found.values(), key=lambda one: one.order)
 
     def find(self, node: str, job: str, generation: int, rank: int) -> Job | None:
         """The job of which this node holds, or held, this rank in that generation; None is counted. `job`: empty from

@@ -182,7 +182,7 @@ class Diagnoses:
         """Nodes that passed may be given to any job again."""
         passed = [name for name in names if self.c.history(name).failed_job]
         for name in passed:
-            self.c.history(name).failed_job = ""
+            self.c.history(name).passed()
         return [Record("node", name, self.c.history(name).kept()) for name in passed]
 
     def _learn(self, at: float, figures: Figures) -> None:

@@ -18,6 +18,7 @@ from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import messages as msg
+from holdfast.wire import turns
 from holdfast.wire import types as t
 
 _KINDS = (t.FindingKind.WORKER_HANG, t.FindingKind.WORKER_STOPPED, t.FindingKind.RESTART)
@@ -33,7 +34,11 @@ class HangWatch:
         self.connectivity = Connectivity(job, recovery.found_at_nodes)
 
     def look(self, job: Job, now: Instant) -> list[Action]:
-        """At every tick of a job that is up."""
+        """At every tick of a job that is up. Nothing is judged while a worker waits for its turn on a node that jobs
+        share: another job's worker has it, for a limited time."""
+        if job.spec.share_bytes and self._awaits_turn():
+            self.detector.pause = None
+            return self._paused(job, self._limits(job), [], now)
         steps = list(self.c.ledger.recent)
         limits = self.detector.options = self._limits(job)
         since = self.detector.pending_since(self.c.ranks, job.generation, steps, now)
@@ -50,6 +55,10 @@ class HangWatch:
         if found:
             return [*actions, *self.keep_stacks()]
         return [*actions, *self._paused(job, limits, stacks, now)]
+
+    def _awaits_turn(self) -> bool:
+        running = self.c.ranks.is_in(RankState.RUNNING)
+        return any(running[rank] and what == turns.WAITING for rank, what in enumerate(self.c.ranks.operation))
 
     @property
     def is_transfer_stuck(self) -> bool:

@@ -14,7 +14,7 @@ from holdfast.controller.state.events import Action, Record, Say, Send
 from holdfast.controller.state.model import PAST, Instant, Job, JobStatus, Node, Options
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import messages as msg
-from holdfast.wire import rollback
+from holdfast.wire import rollback, turns
 from holdfast.wire import types as t
 
 
@@ -319,6 +319,8 @@ def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> ms
     if job.rollbacks:
         reported = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
         program = replace(program, env={**program.env, **reported})
+    if job.spec.share_bytes:
+        program = replace(program, env={**program.env, turns.SHARES: "1"})
     host, _, port = job.store.rpartition(":")
     group = job.nodes.index(name)
     return msg.StartWorkers(

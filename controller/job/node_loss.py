@@ -67,7 +67,7 @@ class NodeLoss:
             else:
                 self.c.life.given_up.add(name)
             if not together:
-                self.c.history(name).failed_job = self.c.job.spec.id
+                self.c.history(name).failed(self.c.job.spec.id, self.c.others_on(name))
                 actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
         return actions + self.kept(names) if together else actions
 

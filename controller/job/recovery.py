@@ -14,6 +14,7 @@ from holdfast.controller.job.lifecycle import fresh_table
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record, Say
+from holdfast.controller.state.history import SAME_FAULT_S
 from holdfast.controller.state.incidents import Finding, Incident, IncidentState
 from holdfast.controller.state.model import Instant, Job, JobStatus
 from holdfast.controller.state.progress import pattern_text
@@ -189,7 +190,8 @@ class Recovery:
 
     def offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
         history = self.c.history(name)
-        history.offend(kind, now.wall)
+        if not (self.c.others_on(name) and history.recent(now.wall, SAME_FAULT_S)):
+            history.offend(kind, now.wall)
         return [Record("node", name, history.kept())]
 
     def _node_of(self, cause: Finding) -> str:
@@ -208,7 +210,8 @@ class Recovery:
             node=name,
             node_failures=self.c.history(name).recent(now.wall, o.failure_window) if name else 0,
             evictions=self.c.evictions(now),
-            tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
+            # Where others train on, a test would measure them, too.
+            tested=bool(name) and (self.c.history(name).tested_at > now.wall - 3600.0 or bool(self.c.others_on(name))),
             replaceable=has_spare(job.spec, self.c.free_nodes(), job.nodes) or may_shrink(job.spec, job.nodes),
             no_room=bool(cause.evidence.get("no_room")) and bool(name) and has_full_disk(self.c.nodes[name], now),
             stored=self.c.time.safe >= 0,
@@ -247,7 +250,8 @@ class Recovery:
             self.c.ranks = fresh_table(job)
             self.c.progress_at = now.mono
             for node in self.c.nodes.values():
-                if node.usable and self.c.cluster.holder(node.name) in (job, None):
+                holders = self.c.cluster.holders_of(node.name)
+                if node.usable and (not holders or any(one is job for one in holders)):
                     self.c.set_healthy(node)
             if live is not None and recovering:
                 live.generation_to = job.generation

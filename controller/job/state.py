@@ -84,6 +84,15 @@ class JobState:
         """Does this node hold, or did it hold, this rank in that generation of the job? Counts it if not."""
         return self.cluster.find(node, job or self.job.spec.id, generation, rank) is self.job
 
+    def others_on(self, node: str) -> list[str]:
+        """Ids of the jobs that this one shares the node with."""
+        return self.cluster.others_on(node, self.job.spec.id)
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Are other jobs on its nodes? Then the time of its steps is theirs, too, and says nothing of a fault."""
+        return bool(self.job.spec.share_bytes) and bool(self.cluster.beside(self.job))
+
     def drop(self, reason: str) -> None:
         self.cluster.drop(reason)
 

@@ -33,8 +33,9 @@ class StragglerWatch:
         }
 
     def reported(self, finding: Finding, now: Instant) -> list[Action]:
-        """A rank slows the job down. What is known of already is no new incident."""
-        if key_of(finding) in self._ongoing:
+        """A rank slows the job down. What is known of already is no new incident, and what happens while other jobs are
+        on its nodes is none."""
+        if key_of(finding) in self._ongoing or self.c.shares_nodes:
             return []
         actions = self._recovery.found(finding, now)
         for incident in self.c.book.own():

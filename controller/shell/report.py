@@ -130,6 +130,7 @@ class Report:
             "frame_age": now - node.frame_at if node.frame_at else None,
             "heartbeat_interval": node.heartbeat_interval,
             "job": job.spec.id if job is not None else None,
+            "jobs": [one.spec.id for one in self._c.holders_of(node.name)],
             "ranks": list(job.ranks_on(node.name)) if job is not None else [],
             "gpus": [
                 {"index": g.index, "uuid": g.uuid, "model": g.model, "pci": g.pci, "memory_bytes": g.memory_bytes,
@@ -330,6 +331,7 @@ class Report:
             limits={name: float(value) for name, value in (spec.get("limits") or {}).items() if value is not None},
             priority=int(spec.get("priority") or 0),
             preempt=bool(spec.get("preempt")),
+            share_bytes=int(spec.get("share_bytes") or 0),
             parallel=axis_sizes(spec.get("parallel")),
             step_bytes={axis: float(v) for axis, v in (spec.get("step_bytes") or {}).items() if v is not None},
             layouts=sized_layouts(spec.get("layouts") or ()),

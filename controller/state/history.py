@@ -9,6 +9,8 @@ from holdfast.wire import types as t
 
 KEPT = 50
 """Node failures remembered of one node."""
+SAME_FAULT_S = 60.0
+"""Of a node that jobs share, what each of them reports within so many seconds is one fault."""
 
 
 @dataclass(slots=True)
@@ -24,6 +26,8 @@ class History:
     """Never taken, even if no other node is there: it failed a test, or an operator said so."""
     failed_job: str = ""
     """The job that it was evicted from: other jobs get it only when it has passed a diagnosis since."""
+    failed_beside: tuple[str, ...] = ()
+    """Other jobs that it failed under, as they shared it."""
     outs: list[tuple[float, str]] = field(default_factory=list)
     """(wall, job) of each time that it was evicted for a fault; a reset by an operator does not change the past."""
     node_failures: list[tuple[float, str]] = field(default_factory=list)
@@ -62,12 +66,26 @@ class History:
     def evict(self, reason: str, wall: float, quarantined: bool) -> None:
         self.evicted, self.evicted_at, self.quarantined = reason, wall, self.quarantined or quarantined
 
+    def failed(self, job: str, beside: Iterable[str]) -> None:
+        """A generation of a job failed for it. `beside`: other jobs that hold it too."""
+        shared = {*self.failed_beside, *beside}
+        self.failed_beside = tuple(sorted({self.failed_job, *shared} - {"", job})) if shared else ()
+        self.failed_job = job
+
+    def passed(self) -> None:
+        """It has passed a diagnosis: any job may have it."""
+        self.failed_job, self.failed_beside = "", ()
+
+    def is_open_to(self, job: str) -> bool:
+        """May this job start there without a diagnosis?"""
+        return self.failed_job in ("", job) or job in self.failed_beside
+
     def reset(self, wall: float) -> None:
         """An operator examined it: it begins anew."""
         if self.evicted_at:  # so long a repair takes
             self.absences = [*self.absences, (wall, wall - self.evicted_at)][-KEPT:]
         self.cordoned, self.evicted, self.evicted_at, self.quarantined, self.node_failures = False, "", 0.0, False, []
-        self.failed_job = ""
+        self.passed()
 
     @property
     def is_blank(self) -> bool:
@@ -80,7 +98,8 @@ class History:
         return self.to_doc()
 
     def to_doc(self) -> dict[str, Any]:
-        return {
+        shared = {"failed_beside": list(self.failed_beside)} if self.failed_beside else {}
+        return shared | {
             "cordoned": self.cordoned,
             "evicted": self.evicted,
             "evicted_at": self.evicted_at,
@@ -103,7 +122,7 @@ class History:
         return cls(
             bool(doc["cordoned"]), evicted, at, quarantined=bool(doc.get("quarantined")), node_failures=node_failures,
             failed_job=str(doc.get("failed_job", "")), outs=outs, away_since=away_since, absences=absences,
-            is_away_kept=away_since > 0,
+            is_away_kept=away_since > 0, failed_beside=tuple(map(str, doc.get("failed_beside", ()))),
         )  # fmt: skip
 
 
@@ -116,6 +135,7 @@ def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: st
                 key = verdict["check"], verdict["metric"], verdict["component"]
                 verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
     doc = history.to_doc()
-    del doc["away_since"], doc["absences"]  # what decisions need of them, an incident says
+    for needless in ("away_since", "absences", "failed_beside"):  # what decisions need of them, an incident says
+        doc.pop(needless, None)
     node_failures = [{"at": at, "kind": kind} for at, kind in history.node_failures]
     return doc | {"node_failures": node_failures, "verdicts": list(verdicts.values())}

@@ -32,6 +32,8 @@ def check_size(job: JobSpec) -> None:
     if job.node_counts and not 1 <= min(job.node_counts) <= max(job.node_counts) < job.nnodes:
         counts = f"{list(job.node_counts)[:20]}"
         raise UsageError(f"node_counts must be from 1 to nnodes, {job.nnodes}, not {counts}")
+    if not 0 <= job.share_bytes <= 1 << 53:
+        raise UsageError(f"share_bytes must be from 1 to 2**53, or 0 for nodes of its own, not {job.share_bytes}")
     check_shape(job)
     if job.layouts and sorted(one.nodes for one in job.layouts) != sorted(job.node_counts):
         sizes = f"{[one.nodes for one in job.layouts][:20]}"

@@ -181,6 +181,9 @@ class JobSpec:
     """What all its ranks send in a step, by axis; empty: not known."""
     layouts: tuple[SizedLayout, ...] = ()
     """Of each of `node_counts`, for a job that is re-planned. Empty: its program finds its own."""
+    share_bytes: int = 0
+    """Most memory that a worker uses on its device, of a job that shares its nodes with others which do. 0: it has its
+    nodes for itself."""
 
     def layout_on(self, nodes: int) -> SizedLayout | None:
         """The planned layout on so many nodes; None at full size, and for a job that is not re-planned."""
@@ -321,10 +324,14 @@ class Job:
         return self.nodes[rank // self.spec.nproc] if self.nodes else ""
 
     def to_doc(self) -> dict[str, Any]:
-        """`refused` is left out of most: recordings from before it have checksums of documents without it."""
-        return {
+        """`refused` and `share_bytes` are left out of most: recordings from before them have checksums of documents
+        without them."""
+        doc = {
             key: value for key, value in asdict(self).items() if not key.startswith("_") and (value or key != "refused")
         }
+        if not self.spec.share_bytes:
+            del doc["spec"]["share_bytes"]
+        return doc
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":

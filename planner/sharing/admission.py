@@ -1,9 +1,9 @@
 """Which slots a job begins on. Pure.
 
-Slots of its own if there are enough. Otherwise slots of other jobs, two jobs a slot, and then it shares all of its
-slots and covers all slots of each partner: a job that shares some of its slots only would wait on these, iteration
-after iteration, while its others idle. Where a partner's partner has ended before it, the slots that this left may be
-taken one by one. Two jobs of one role each have nothing that the other could fill, and do not share.
+Slots of its own if there are enough. Otherwise slots of other jobs, two jobs a slot unless more are allowed, and then
+it shares all of its slots and covers all slots of each partner: a job that shares some of its slots only would wait on
+these, iteration after iteration, while its others idle. Where a partner's partner has ended before it, the slots that
+this left may be taken one by one. Two jobs of one role each have nothing that the other could fill, and do not share.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from holdfast.planner.sharing.state import Resident, SlotState
 
 
 def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float, is_shared: bool) -> tuple[int, ...]:
-    """Slots for a job that fits an empty one; none where it has to wait.
-
-    Groups of slots that are taken as a whole are tried from the largest on, of equal ones that with most room first.
-    """
+    """Slots for a job that fits an empty one; none where it has to wait."""
     empty = [one.index for one in slots if not one.residents]
     if len(empty) >= job.roles:
         return tuple(empty[: job.roles])
-    if not is_shared:
-        return ()
+    return shared_slots(job, slots, memory_bytes, least=2 if job.roles == 1 else 1) if is_shared else ()
+
+
+def shared_slots(
+    job: SharedJob, slots: Sequence[SlotState], memory_bytes: float, *, most: int = 2, least: int = 1
+) -> tuple[int, ...]:
+    """Slots that other jobs have, `most` jobs a slot with this one; partners of `least` roles or more. None: no room.
+
+    Groups of slots that are taken as a whole are tried from the largest on; of equal ones those with fewest jobs, then
+    that with most room first.
+    """
     rooms = [one.room(memory_bytes) for one in slots]
     groups = sorted(
-        _groups(slots, 2 if job.roles == 1 else 1),
-        key=lambda group: (-len(group), -min(rooms[i] for i in group), group),
+        _groups(slots, most, least),
+        key=lambda group: (-len(group), len(slots[group[0]].residents), -min(rooms[i] for i in group), group),
     )
     taken: set[int] = set()
     for group in groups:
@@ -43,16 +49,17 @@ def choose_slots(job: SharedJob, slots: Sequence[SlotState], memory_bytes: float
     return tuple(sorted(taken))
 
 
-def _groups(slots: Sequence[SlotState], least: int) -> Iterator[tuple[int, ...]]:
-    """All slots of a job that shares none; each slot that a job has alone while it shares others. Of jobs with `least`
-    roles or more.
+def _groups(slots: Sequence[SlotState], most: int, least: int) -> Iterator[tuple[int, ...]]:
+    """All slots of jobs that have the same ones, with no other there; each other slot that has jobs, and fewer than
+    `most`. Of jobs with `least` roles or more.
     """
-    alone = [one for one in slots if len(one.residents) == 1]
-    for one in alone:
-        places = one.residents[0].places
-        if len(places) < least:
+    for one in slots:
+        if not 0 < len(one.residents) < most or any(len(each.places) < least for each in one.residents):
             continue
-        if all(len(slots[i].residents) == 1 for i in places):
+        places = one.residents[0].places
+        if all(slots[i].residents == one.residents for i in places) and all(
+            each.places == places for each in one.residents
+        ):
             if one.index == places[0]:
                 yield places
         else:

@@ -28,9 +28,7 @@ from holdfast.planner.sharing.errors import SharingError
 from holdfast.planner.sharing.fit import allowed
 from holdfast.planner.sharing.jobs import SharedJob
 from holdfast.planner.sharing.state import Resident, SlotState
-
-_DIGITS = 9
-"""Seconds behind that differ by less are equal: then the job that was submitted first goes first."""
+from holdfast.planner.sharing.turns import next_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +130,9 @@ class CoScheduler:
         self._changed.update(resident.places)
 
     def _start(self, one: SlotState, now: float) -> Start | None:
-        wanting = [each for each in one.residents if one.index in each.waiting]
-        if not wanting:
+        chosen = next_turn(one, now)
+        if chosen is None:
             return None
-        one.count(now)
-        chosen = max(wanting, key=lambda each: (round(each.behind_s[one.index], _DIGITS), -each.order))
         roles: Sequence[int] = chosen.left
         if chosen.is_tight:
             others = [self._slots[place].room(self._memory) for place in chosen.waiting if place != one.index]

@@ -41,15 +41,17 @@ class Resident:
 class SlotState:
     index: int
     residents: list[Resident] = field(default_factory=list)
-    """Jobs that have their states here: two at most."""
+    """Jobs that have their states here."""
     running: tuple[Resident, int] | None = None
     """Whose role runs, and which."""
     since_s: float = 0.0
     """Shares are counted up to here."""
+    lacks_bytes: float = 0.0
+    """Its memory is so much less than what is said of all slots."""
 
     def room(self, memory_bytes: float) -> float:
         """For activations."""
-        return memory_bytes - sum(each.job.states_bytes for each in self.residents)
+        return memory_bytes - self.lacks_bytes - sum(each.job.states_bytes for each in self.residents)
 
     def count(self, now: float) -> None:
         """Book the time since the last change to those that want the slot, and to the one that has it."""

@@ -75,6 +75,9 @@ class Executor:
         self._gradients: dict[Key, Tensor] = {}
         self.after: Callable[[], None] | None = None
         """Called at the end of each action, for who measures."""
+        self.computed: Callable[[], None] | None = None
+        """Called before the first action that waits for other replicas."""
+        self._first_reduction = next((action for action in order if action.op is Op.REDUCE_GRAD), None)
         self.second_order: Callable[[Action], None] | None = None
         """Does what the list has of the optimizer's work between computations."""
 
@@ -118,7 +121,9 @@ class Executor:
 
     def _run(self) -> None:
         """Do the list's actions."""
-        for _, do in self._todo:
+        for action, do in self._todo:
+            if action is self._first_reduction and self.computed is not None:
+                self.computed()
             do()
             if self.after is not None:
                 self.after()

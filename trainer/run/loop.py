@@ -40,6 +40,7 @@ from holdfast.trainer.pipeline.recompute import kinds, settle
 from holdfast.trainer.report.meters import Meter
 from holdfast.trainer.report.report import Reporter
 from holdfast.trainer.run.published_plan import publish_plan
+from holdfast.trainer.run.turns import open_turns
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import NonFiniteLoss
@@ -117,6 +118,8 @@ class Trainer:
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
         self.batches = Batches(corpus.tokens, *batches)
         self.feed: Feed = Inline(self.batches, self.micro_batches)
+        self.turns = open_turns(mesh.device)
+        self.executor.computed = self.turns.give_back
         self.votes: Callable[[int], Sequence[bool]] = lambda steps: ()
         """What this rank answers when all are asked together, before its state becomes that after `steps` steps."""
 
@@ -136,6 +139,7 @@ class Trainer:
             targets = _moved(y, self.mesh.device) if self.has_last else None
         self._losses.clear()
         around = contextlib.nullcontext() if self.chunks is None else self.chunks.computing()
+        self.turns.take()
         with accumulate.watching(self.optimizer.watchers(), self.optimizer.inputs()), around:
             self.executor.step(inputs, targets)
         self._say_moved()
@@ -269,6 +273,7 @@ def run(config: Config, launch: Launch) -> Outcome:
             gauged.close()
         if trainer is not None:
             trainer.feed.close()
+            trainer.turns.close()
         if manager is not None:
             manager.close(finished)
         leave(mesh.store, done)

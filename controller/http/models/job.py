@@ -125,6 +125,10 @@ class _AnyJob(Answer):
     reason: str | None = Field(description="Reason of this state.")
     priority: int = Field(default=0, description="Higher values get nodes first.")
     preempt: bool = Field(default=False, description="Whether it takes nodes from jobs with a lower priority.")
+    share_bytes: int = Field(
+        default=0, description="It may share nodes: the most memory that a worker uses; 0: it has its nodes for itself."
+    )
+    shares_with: list[str] = Field(default=[], description="Ids of the jobs that have nodes which it has too.")
     generation: int = Field(description="Goes up by one with every (re)start.")
     nnodes: int
     nproc_per_node: int

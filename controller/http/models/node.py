@@ -38,7 +38,8 @@ class NodeBrief(Answer):
     connected: bool
     switch: str
     slots: int
-    job: str | None = Field(description="Id of the job on the node.")
+    job: str | None = Field(description="Id of the job on the node; of several that share it, the first.")
+    jobs: list[str] = Field(default=[], description="Ids of all jobs on the node.")
     ranks: list[int]
     frame_age: Number = Field(description="Seconds since its last heartbeat.")
     tx_bytes_per_s: Number

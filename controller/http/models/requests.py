@@ -112,6 +112,13 @@ class JobSpec(Request):
     limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
     priority: int = Field(default=0, ge=-1000, le=1000, description="Higher values get nodes first.")
     preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
+    share_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        le=1 << 53,
+        description="Share nodes with other jobs that do: the most memory that a worker uses on its device. For "
+        "programs whose replicas have unlike parts of an iteration, as the embedded trainer's partial backward.",
+    )
     parallel: Parallel | None = Field(default=None, description="Its groups, by which its nodes are ordered.")
     step_bytes: StepBytes | None = Field(default=None, description="If known: what is weighed when they are ordered.")
     layouts: list[SizedLayout] = Field(

@@ -85,6 +85,7 @@ def job_table(found: output.Json) -> Table:
         "job": f"{output.text(found['name'])} ({output.text(found['id'])})",
         "state": f"{output.state(found['state'])}{ended}{reason}",
         "priority": f"{found.get('priority', 0)}" + (", may preempt" if found.get("preempt") else ""),
+        **share_row(found),
         **pause_row(found.get("pause")),
         "program": output.text(" ".join([str(target), *program.get("args", [])])),
         "workers": f"{found['world_size']} on {found['nnodes']} nodes"
@@ -173,6 +174,16 @@ def pause_row(found: output.Json | None) -> dict[str, str]:
     place = f" at {output.text(found['place'])}" if found.get("place") else ""
     said = f"{output.text(found['text'])}{place}"
     return {"paused": f"{found['life']} for {output.seconds(found['seconds'])}: {said}{usual}{limit}"}
+
+
+def share_row(found: output.Json) -> dict[str, str]:
+    """What a worker may use of a device that jobs share, and the other jobs on its nodes; empty if it shares none."""
+    size = found.get("share_bytes")
+    if not size:
+        return {}
+    others = ", ".join(found.get("shares_with") or [])
+    beside = f"beside {output.text(others)}" if others else "alone on its nodes"
+    return {"shares": f"{output.size(size)} a worker, {beside}"}
 
 
 def spent(found: output.Json | None) -> str:

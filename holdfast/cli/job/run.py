@@ -21,6 +21,7 @@ from holdfast.cli.job.console import Console
 from holdfast.cli.job.launch import embedded, environment, layouts, torchrun, torchrun_options
 from holdfast.cli.job.launch.parallel import check_parallel, declared, parse_parallel
 from holdfast.cli.job.launch.preload import parse_preload
+from holdfast.cli.job.launch.share import parse_share
 from holdfast.cli.job.standard_input import StandardInput
 from holdfast.cli.job.until_end import follow
 from holdfast.facts.faults import parse_faults
@@ -98,6 +99,14 @@ def run(
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Take nodes from jobs with a lower priority, after a checkpoint.")
     ] = False,
+    share: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Share nodes with other jobs given this option: the most memory that each worker uses on its device. "
+            "For the embedded trainer with partial backward.",
+        ),
+    ] = "",
     parallel: Annotated[
         str,
         typer.Option(metavar="pp=N,dp=N,tp=N", help="Its groups, to which nodes near each other are given."),
@@ -178,7 +187,7 @@ def _run(
     pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int,
     preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
     duplicate_stdout_filters: str, duplicate_stderr_filters: str, role: str, virtual_local_rank: bool,
-    shutdown_timeout: str, parallel: str, replan: Path | None, **given: Any,
+    shutdown_timeout: str, parallel: str, replan: Path | None, share: str, **given: Any,
 ) -> int:  # fmt: skip
     ignored = torchrun_options.check({f"--{name.replace('_', '-')}": given[name] for name in _VALUES})
     if ignored:
@@ -210,9 +219,11 @@ def _run(
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
     sizes = parse_parallel(parallel)
-    queue = " and ".join(option for option, is_given in (("--priority", priority), ("--preempt", preempt)) if is_given)
+    of_queue = {"--priority": priority, "--preempt": preempt, "--share": share}
+    queue = " and ".join(option for option, is_given in of_queue.items() if is_given)
 
     trainer_args = (args or []) if module and target in embedded.MODULES else None
+    share_bytes = parse_share(share, trainer_args)
 
     def check_settings(world: int, here: bool) -> None:
         if here:
@@ -270,6 +281,7 @@ def _run(
             "limits": limits,
             "priority": priority,
             "preempt": preempt,
+            **({"share_bytes": share_bytes} if share_bytes else {}),
             **declared(
                 sizes, trainer_args, ((count if planned is None else most) * nproc, full * nproc), own is not None
             ),

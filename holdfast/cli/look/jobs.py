@@ -22,8 +22,11 @@ def jobs(client: Client, as_json: Json = False) -> int:
 
 
 def job_list(found: list[output.Json]) -> Table:
-    """`found`: as GET /jobs has them. A job that ended has no place in the queue."""
-    table = output.table(">QUEUE", "NAME", "ID", "STATE", ">PRIORITY", ">NODES", ">STEP", "SINCE", "WHY")
+    """`found`: as GET /jobs has them. A job that ended has no place in the queue. Where jobs share nodes, with whom."""
+    names = {job["id"]: str(job["name"]) for job in found}
+    beside = {job["id"]: ", ".join(names.get(id, id) for id in job.get("shares_with") or []) for job in found}
+    shared = ["BESIDE"] if any(beside.values()) else []
+    table = output.table(">QUEUE", "NAME", "ID", "STATE", ">PRIORITY", ">NODES", *shared, ">STEP", "SINCE", "WHY")
     place = 0
     for job in found:
         is_over = job["state"] in OVER
@@ -35,6 +38,7 @@ def job_list(found: list[output.Json]) -> Table:
             output.state(job["state"]),
             f"{job['priority']}{'+' if job.get('preempt') else ''}",
             _nodes(job),
+            *([output.text(beside[job["id"]])] if shared else []),
             _step(job),
             output.clock(_since(job)),
             output.text(job.get("reason")),

@@ -18,7 +18,7 @@ def test_jobs_run_side_by_side_on_nodes_of_their_own() -> None:
     v = two_jobs()
     assert [brain(v, job).c.job.nodes for job in "ab"] == [["node0", "node1"], ["node2", "node3"]]
     assert all(brain(v, job).c.job.best_step > 3 for job in "ab")
-    assert {name: holder.spec.id for name, holder in v.brain.c.holders.items()} == {
+    assert {name: holder.spec.id for name, (holder,) in v.brain.c.holders.items()} == {
         "node0": "a", "node1": "a", "node2": "b", "node3": "b"
     }  # fmt: skip
 

@@ -149,6 +149,32 @@ def test_a_second_job_is_taken_with_its_priority(facade: FakeFacade) -> None:
     assert (facade.submitted[0]["priority"], facade.submitted[0]["preempt"]) == (-10, True)
 
 
+def test_jobs_may_share_nodes_and_say_so(tmp_path: Path) -> None:
+    shell = make_shell(tmp_path)
+    app = app_of(Report(shell, -1))
+
+    async def use(client: httpx.AsyncClient) -> None:
+        for size in (0, -1, 1 << 54):
+            refused = await client.post(JOBS, json={"program": {"target": "train.py"}, "share_bytes": size})
+            assert refused.status_code == 400
+            assert "share_bytes" in error(refused)
+        ids = [
+            (await client.post(JOBS, json={"program": {"target": "train.py"}, "share_bytes": 5})).json()["id"]
+            for _ in range(2)
+        ]
+        for id in ids:
+            job = shell.brain.c.jobs[id]
+            job.nodes = ["node0"]
+            shell.brain.c.hold(job)
+        shown = [(await client.get(f"{JOBS}/{id}")).json() for id in ids]
+        assert [(one["share_bytes"], one["shares_with"]) for one in shown] == [(5, [ids[1]]), (5, [ids[0]])]
+        rows = (await client.get(JOBS)).json()
+        assert {one["id"]: one["shares_with"] for one in rows} == {ids[0]: [ids[1]], ids[1]: [ids[0]]}
+
+    talk(app, use)
+    shell.journal.close()
+
+
 def test_a_node_says_which_job_holds_it(facade: FakeFacade) -> None:
     rows = {row["name"]: row["job"] for row in ask(facade, "GET", "/api/v1/nodes?detail=false").json()}
     assert rows == {"node0": "job-1", "node1": "job-1", "node2": None, "job-2-node0": "job-2"}

@@ -27,8 +27,8 @@ from tests.controller.support.fake_training import PHASES, STATES
 
 ACTIVE = ("pending", "starting", "running", "recovering")
 BRIEF = (
-    "id", "name", "state", "reason", "priority", "preempt", "generation", "nnodes", "nproc_per_node", "step",
-    "max_steps", "restarts", "submitted_at", "started_at", "ended_at", "exit_code",
+    "id", "name", "state", "reason", "priority", "preempt", "share_bytes", "shares_with", "generation", "nnodes",
+    "nproc_per_node", "step", "max_steps", "restarts", "submitted_at", "started_at", "ended_at", "exit_code",
 )  # fmt: skip
 OPERATIONS = ["", "forward", "backward", "all_reduce", "send_forward", "optimizer"]
 
@@ -127,7 +127,7 @@ class FakeFacade(FakeJob):
     def nodes(self) -> list[Json]:
         for job in (self, *self.others):
             for row in job.node_rows:
-                row["job"] = job.id if row["ranks"] else None
+                row["job"], row["jobs"] = (job.id, [job.id]) if row["ranks"] else (None, [])
         return [row for job in (self, *self.others) for row in job.node_rows]
 
     def job(self, id: str = "") -> Json | None:

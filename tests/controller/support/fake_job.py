@@ -17,6 +17,8 @@ class FakeJob(FakeTraining):
         super().__init__(pp, dp, tp, per_node, now, mesh)
         self.id, self.name = "job-1", "llm-175b" if self.world > 64 else "demo"
         self.priority, self.preempt, self.queued = 0, False, False
+        self.share_bytes = 0
+        self.shares_with: list[str] = []
         self.ended_at: float | None = None
         self.pause: Json | None = None
         self.facts: Facts | None = None
@@ -51,6 +53,8 @@ class FakeJob(FakeTraining):
             "reason": "recovering from " + self.known_incidents[0]["kind"] if self.script else "",
             "priority": self.priority,
             "preempt": self.preempt,
+            "share_bytes": self.share_bytes,
+            "shares_with": list(self.shares_with),
             "queued": self.queued,
             "generation": self.generation,
             "world_size": self.world,

@@ -23,6 +23,7 @@ from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Instant, Job, JobSpec, JobStatus, Options
 from holdfast.wire import messages as msg
+from holdfast.wire import turns
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
 
@@ -46,12 +47,14 @@ class Worker:
     state_t: bool = False
     sleeping_at: float = math.inf  # alive but stuck outside of any operation
     busy_until: float = 0.0  # it computes until then, wherever it stands
+    waits_for_turn: bool = False  # another job's worker has the slot
 
 
 @dataclasses.dataclass
 class FakeAgent:
     name: str
     slots: int
+    memory_bytes: int = 0  # of the host; 0: not known
     alive: bool = True
     frozen: bool = False
     incarnation: int = 0
@@ -64,8 +67,9 @@ class Virtual:
     """`run(seconds)` moves time; faults are methods. Steps go on only while every worker of the world can."""
 
     def __init__(
-        self, nodes: int = 2, slots: int = 4, options: Options | None = None, switches: dict[str, str] | None = None
-    ) -> None:
+        self, nodes: int = 2, slots: int = 4, options: Options | None = None, switches: dict[str, str] | None = None,
+        memory_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self.now = 100.0
         self.busy = 0.0  # seconds by which the controller is late in each tick, for its own work
         self.switches = switches or {}
@@ -77,7 +81,10 @@ class Virtual:
         self.underway: list[Send] = []
         self.delivering = False
         self.losing = False  # what the controller sends does not leave its host
-        self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
+        self.agents = {f"node{i}": FakeAgent(f"node{i}", slots, memory_bytes) for i in range(nodes)}
+        self.specs: dict[str, JobSpec] = {}
+        self.on_check: Callable[[dict[str, list[JobSpec]]], None] | None = None
+        """Called after each tick with the jobs that each node belongs to."""
         self.last_step = 10**9  # workers exit 0 after it
         self.last_steps: dict[str, int] = {}  # the same of single jobs
         self.start_error = ""
@@ -145,6 +152,7 @@ class Virtual:
 
     def submit(self, nnodes: int | None = None, nproc: int = 4, id: str = "j1", **more: Any) -> None:
         spec = JobSpec(id, "job", msg.Program("train.py"), nnodes or len(self.agents), nproc, **more)
+        self.specs[id] = spec
         self.feed(JobSubmitted(spec))
 
     # --- agents --------------------------------------------------------------------------------------------------
@@ -156,7 +164,10 @@ class Virtual:
         kept = tuple(msg.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
         switch = self.switches.get(name, "")
         incarnation = f"{name}-{agent.incarnation}"
-        identity = t.Identity(name, name, incarnation, slots=agent.slots, switch=switch, address=name, ping_port=9)
+        identity = t.Identity(
+            name, name, incarnation, slots=agent.slots, switch=switch, address=name, ping_port=9,
+            memory_bytes=agent.memory_bytes,
+        )  # fmt: skip
         before, self.delivering = self.delivering, True  # its old news are on their way before it hears any order
         self.feed(AgentJoined(msg.Hello(identity, kept)))
         unheard, agent.unheard = agent.unheard, []
@@ -326,7 +337,7 @@ class Virtual:
                 t.WorkerSample(
                     rank=w.rank, generation=w.generation, pid=w.pid, step=w.step,
                     phase=t.Phase.TRAIN if w.step >= 0 else t.Phase.SETUP,
-                    operation=("dp:" if self.reports else "tp:") + "all_reduce" if waiting and not stuck else "",
+                    operation=self._operation(w, waiting and not stuck),
                     progress_age=self.now - w.progress_at,
                     tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
                     stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
@@ -349,6 +360,11 @@ class Virtual:
         )  # fmt: skip
         self.feed(FrameSeen(agent.name, frame))
 
+    def _operation(self, worker: Worker, waits: bool) -> str:
+        if worker.waits_for_turn:
+            return turns.WAITING
+        return ("dp:" if self.reports else "tp:") + "all_reduce" if waits else ""
+
     def activity(self, worker: Worker) -> t.Activity | None:
         """What an agent sees of a worker that has not moved: those that wait sleep in the kernel."""
         stuck_at = min(worker.stopped_at, worker.sleeping_at)
@@ -368,7 +384,7 @@ class Virtual:
                 continue  # workers behind a lost agent cannot join: their store and their peers are gone
             held = {(w.job, w.generation) for w in agent.workers.values() if w.running}
             jobs = {job for job, _ in held}
-            assert len(jobs) <= 1, f"{agent.name} holds workers of {sorted(jobs)}"
+            self._check_sharing(agent, [self.specs[job] for job in sorted(jobs)])
             generations |= held
         assert len(generations) == len({job for job, _ in generations}), f"two generations train at once: {generations}"
         live = [i.job for i in self.incidents if i.live]
@@ -377,8 +393,22 @@ class Virtual:
             job = brain.c.job
             if job.generation and brain.c.life.stage.value == "up":
                 assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
-        nodes = [name for brain in self.brain.jobs.active() for name in brain.c.job.nodes]
-        assert len(nodes) == len(set(nodes)), "a node belongs to two jobs"
+        on: dict[str, list[JobSpec]] = {}
+        for brain in self.brain.jobs.active():
+            for name in brain.c.job.nodes:
+                on.setdefault(name, []).append(brain.c.job.spec)
+        for name, specs in on.items():
+            self._check_sharing(self.agents[name], specs)
+        if self.on_check is not None:
+            self.on_check(on)
+
+    def _check_sharing(self, agent: FakeAgent, specs: list[JobSpec]) -> None:
+        """One job, or several that share, within the memory of the host's part for each slot."""
+        names = [spec.id for spec in specs]
+        assert len(specs) <= 1 or all(spec.share_bytes for spec in specs), f"{agent.name} belongs to {names}"
+        if len(specs) > 1 and agent.memory_bytes:
+            used = sum(spec.share_bytes for spec in specs) * agent.slots
+            assert used <= agent.memory_bytes, f"{agent.name} has {agent.memory_bytes} bytes, {names} use {used}"
 
 
 def training(nodes: int = 2, **more: object) -> Virtual:

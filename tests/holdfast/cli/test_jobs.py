@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.job.job import spent
+from holdfast.cli.job.job import share_row, spent
 from holdfast.cli.main import main
 from tests.holdfast.support.fake_controller import INCIDENT, FakeController, job_as, node_as
 
@@ -191,6 +191,56 @@ def test_run_gives_its_place_in_the_queue(fake: FakeController, capsys: Capture,
     assert "--priority" in capsys.readouterr().err
 
 
+TRAINER = ["-m", "holdfast.trainer", "--set", "train.micro_batches=4"]
+PARTIAL = [*TRAINER, "--set", "parallel.partial_backward=4", "--set", "parallel.zero=0", "--set", "model.tied=false",
+           "--set", "model.layers=4"]  # fmt: skip
+
+
+def test_run_may_share_its_nodes(fake: FakeController) -> None:
+    assert main(["run", "--share", "20GB", "--nproc-per-node", "4", "--detach", *PARTIAL]) == 0
+    spec = next(asked[2] for asked in fake.asked if asked[1] == "/jobs")
+    assert spec is not None
+    assert spec["share_bytes"] == 20_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("size", "program", "said"),
+    [
+        ("much", PARTIAL, "--share is 'much': write the most memory that a worker uses, such as 20GB"),
+        ("0", PARTIAL, "--share is '0': write the most memory"),
+        ("9e9TB", PARTIAL, "--share is '9e9TB': write the most memory"),
+        ("20GB", TRAINER, "--share is for jobs with partial backward"),
+        ("20GB", ["-m", "other.train"], "--share is for jobs with partial backward"),
+    ],
+)
+def test_what_cannot_share_is_refused_in_one_line(
+    fake: FakeController, capsys: Capture, size: str, program: list[str], said: str
+) -> None:
+    assert main(["run", "--share", size, "--detach", *program]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert not [asked for asked in fake.asked if asked[1] == "/jobs" and asked[0] == "POST"]
+
+
+def test_the_lists_say_which_jobs_share_nodes(two: FakeController, capsys: Capture) -> None:
+    assert main(["jobs"]) == 0
+    assert "BESIDE" not in capsys.readouterr().out
+    two.others[0]["shares_with"], two.others[1]["shares_with"] = ["j0", "j9"], ["j2"]
+    assert main(["jobs"]) == 0
+    head, *rows = words(capsys)
+    beside = {row[head.index("NAME")]: row[head.index("BESIDE") :] for row in rows}
+    assert beside["eval"][:2] == ["old,", "j9"]
+    assert beside["old"][0] == "eval"
+    assert beside["train"][0] == "-"
+
+
+def test_a_job_says_with_whom_it_shares() -> None:
+    assert share_row({"share_bytes": 0}) == {}
+    assert share_row({"share_bytes": 2e9, "shares_with": []}) == {"shares": "2.0 GB a worker, alone on its nodes"}
+    assert share_row({"share_bytes": 2e9, "shares_with": ["j2", "j3"]}) == {"shares": "2.0 GB a worker, beside j2, j3"}
+
+
 def test_run_gives_the_modules_to_preload(fake: FakeController, script: str) -> None:
     assert main(["run", "--preload", "lightning,torch.nn,lightning", "--detach", script]) == 0
     spec = next(asked[2] for asked in fake.asked if asked[1] == "/jobs")
@@ -203,6 +253,7 @@ def test_run_gives_the_modules_to_preload(fake: FakeController, script: str) -> 
     [
         (["--preempt"], "--preempt"),
         (["--priority=3"], "--priority"),
+        (["--share=2GB", *PARTIAL], "--share"),
         (["--priority=3", "--preempt"], "--priority and --preempt"),
     ],
 )
@@ -211,7 +262,7 @@ def test_a_place_in_the_queue_needs_a_controller(
 ) -> None:
     monkeypatch.delenv("HOLDFAST_CONTROLLER", raising=False)
     monkeypatch.setattr("holdfast.cli.job.run._answers", lambda client, must: False)
-    assert main(["run", *given, script]) == 2
+    assert main(["run", *given, *([] if "-m" in given else [script])]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"holdfast: {named}: no controller answers at 127.0.0.1:7080")
     assert said.count("\n") == 1

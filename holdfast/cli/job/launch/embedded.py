@@ -24,6 +24,13 @@ def check(args: Sequence[str], world: int, here: bool) -> None:
             check_module(config, world)
 
 
+def partial_backward(args: Sequence[str]) -> int:
+    """Shares of the layers that replicas go back through; 1: all of them through everything. 0 if it is not known here:
+    the settings are in a file that only the workers have."""
+    config = _config(args, here=False)
+    return 0 if config is None else config.parallel.partial_backward
+
+
 def declared(args: Sequence[str], world: int, here: bool) -> dict[str, Any]:
     """Of settings that are known here and were checked: the parallel sizes, without dp, which follows the workers, and
     the bytes of a step on so many, for the order of the job's nodes. Empty where pipeline ranks differ in tp."""

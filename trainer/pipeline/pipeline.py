@@ -181,4 +181,4 @@ def _without_way_back(roles: Contributions, replica: int, moment: Moment) -> int
 
 def _contribution_means(roles: Contributions, mesh: RankMesh, moment: Moment, module: nn.Module) -> ContributionMeans:
     group = mesh.dp.get_group()
-    return ContributionMeans(module.named_parameters(), group, roles, lambda: moment.step, mesh.timeout)
+    return ContributionMeans(module.named_parameters(), group, roles, lambda: moment.step, mesh.timeout, mesh.networks)

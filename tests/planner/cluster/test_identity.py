@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.planner.cluster.identity import nic_type, nic_types
+from holdfast.facts.nics import nic_type
+from holdfast.planner.cluster.identity import nic_types
 from holdfast.wire.types import Nic
 
 IB = Nic("mlx5_0", "rdma", 400_000_000_000, link_layer="InfiniBand")

@@ -44,6 +44,11 @@ def crossed_bytes(switches: str) -> int:
     return _payload(switches, ("up0", "up1").__contains__, "tx")
 
 
+def sent_bytes(switches: str, device: str) -> int:
+    """By all hosts over their `device` of a `Cables.network` so far, without headers."""
+    return _payload(switches, lambda port: port.startswith(f"{device}-"), "rx")
+
+
 def _payload(space: str, wanted: Callable[[str], bool], way: str) -> int:
     """Bytes that interfaces of a namespace counted one way, without headers."""
     words = ["ip", "-n", space, "-s", "-j", "link", "show"]
@@ -119,10 +124,6 @@ class Cables:
             _must("ip", "-n", space, "addr", "add", f"{found[name]}/24", "dev", device)
             _must("ip", "-n", space, "link", "set", device, "up")
         return found
-
-    def sent_bytes(self, device: str) -> int:
-        """By all hosts over their `device` so far, without headers."""
-        return _payload(self._switches, lambda port: port.startswith(f"{device}-"), "rx")
 
     def close(self) -> None:
         spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout

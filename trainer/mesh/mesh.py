@@ -82,6 +82,16 @@ class RankMesh:
         ranks = [layout.rank(p, self.dp_rank, self.tp_rank) for p in range(layout.pp)]
         return group_of(ranks, self.timeout, "pp-back", self.networks)
 
+    def near_pp_group(self) -> tuple[dist.ProcessGroup, dict[int, int]] | None:
+        """A group of those of this rank's pipeline that it reaches by a better network than the others, and their
+        places there by pipeline rank; None where there are none. Called by all of its ranks."""
+        layout = self.layout
+        line = [layout.rank(p, self.dp_rank, self.tp_rank) for p in range(layout.pp)]
+        near = () if self.networks is None else self.networks.near(line, line[self.pp_rank])
+        if not near:
+            return None
+        return group_of(near, self.timeout, "pp-near", self.networks), {line.index(r): i for i, r in enumerate(near)}
+
     @property
     def replicas(self) -> DeviceMesh:
         """The ranks at this place in tp that hold this rank's stages, each of them the same ones: dp, in all pipes."""

@@ -5,8 +5,8 @@ Ethernet only, so a group whose members are on both goes by TCP, and the others 
 planner's (`planner.unlike.transports.transport`); here ranks and settings go in, and what torch takes for a group
 comes out.
 
-A group has one network. The group of a pipeline in which only one of several links is between types goes by TCP as a
-whole.
+A group has one network. Where a pipeline has several stages on NICs of one type, these have a group of their own beside
+that of the whole pipeline (`Networks.near`), so that only messages between types go by TCP.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ class Networks:
         if len(ranks) <= _ALONE:
             return Network()
         return Network("" if transport(nics).is_rdma else "Socket", self.within if len(nics) == 1 else "")
+
+    def near(self, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Those of a pipeline's ranks that this rank reaches by another network than the whole pipeline's: it and the
+        others of its type. Empty where there are none. All of them get the same answer."""
+        own = tuple(one for one in ranks if self.nics[one] == self.nics[rank])
+        return own if len(own) > _ALONE and self.of(own) != self.of(ranks) else ()
 
 
 def numbered(nic: str) -> int:

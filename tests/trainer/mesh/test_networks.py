@@ -52,6 +52,14 @@ def test_a_group_has_the_network_that_its_members_share(ranks: tuple[int, ...], 
     assert Networks(FAST.nics).of(ranks) == Network(net)
 
 
+def test_stages_of_one_type_have_a_group_beside_their_pipelines() -> None:
+    line = (0, 2, 1, 3, 4)  # of InfiniBand, RoCE, InfiniBand, RoCE, Ethernet
+    assert [FAST.near(line, rank) for rank in line] == [(0, 1), (2, 3), (0, 1), (2, 3), ()]
+    assert FAST.near((0, 1), 0) == ()  # the pipeline is of one type
+    assert Networks(FAST.nics).near((0, 4, 5), 5) == ()  # by TCP either way
+    assert Networks(FAST.nics).near((0, 1, 4), 1) == (0, 1)
+
+
 def test_the_plans_groups_have_the_plans_transports() -> None:
     """Of every group, and every link between stages, as `holdfast plan` counts them: two pipelines of four stages,
     of which the two in the middle are of unlike types."""

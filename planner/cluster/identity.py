@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from holdfast.facts.nics import comparable, nic_type
 from holdfast.wire.types import Identity, Nic
 
+
 def nic_types(nodes: Iterable[Iterable[Nic]]) -> list[str]:
     """By node, comparable with each other."""
     return comparable([nic_type(nics) for nics in nodes])

@@ -1,14 +1,15 @@
 """One job over two clusters whose NICs are of unlike types (Holmes): agents report the types, and the rest follows.
 
-Each of four hosts is a network namespace with three networks: eth0, Ethernet by which all reach each other, slow between
-the clusters; fab0, which joins the hosts of one cluster only; and mgmt, for the daemons and the store of the job, so that
-nothing of theirs is counted. RDMA ports are those of a sysfs tree, since no such device is here.
+Each of four hosts is a network namespace with three networks: eth0, Ethernet by which all reach each other, slow
+between the clusters; fab0, which joins the hosts of one cluster only; and mgmt, for the daemons and the store of the
+job, so that nothing of theirs is counted. RDMA ports are those of a sysfs tree, since no such device is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_ranks_are_placed_by_what_agents_report_and_each_group_goes_by_its_own_n
         orders[order] = [LAYERS[one["node"]] for one in job["assignment"]]
         assert job["generation"] == 1
         counted.append(clusters.counted())
-    sent = [tuple(b - a for a, b in zip(*pair, strict=True)) for pair in zip(counted, counted[1:], strict=False)]
+    sent = [tuple(b - a for a, b in zip(*pair, strict=True)) for pair in pairwise(counted)]
     print(sent, losses)
     first, second, third, fourth = orders["by type"]
     assert first == second != third == fourth

@@ -62,9 +62,9 @@ def set_network(group: dist.ProcessGroup, network: Network) -> None:
         group._get_backend(torch.device("cuda")).options.config.net_name = network.net  # type: ignore[attr-defined]
 
 
-def options(network: Network, timeout: timedelta, has_nccl: bool) -> Any:
-    """What `new_group` is given for NCCL; None: as for all groups."""
-    if not (network.net and has_nccl):
+def options(network: Network, timeout: timedelta) -> Any:
+    """What `new_group` is given for NCCL; None: as for all groups, and where the job has no NCCL."""
+    if not network.net or "nccl" not in dist.get_backend_config():
         return None
     found = _options()
     found.config.net_name = network.net
@@ -88,12 +88,5 @@ def listening(network: Network, env: MutableMapping[str, str]) -> Iterator[None]
                 env[GLOO] = before
 
 
-def has_nccl() -> bool:
-    """Whether the job's groups have NCCL, asked once there are groups."""
-    return "nccl" in dist.get_backend_config()
-
-
 def _options() -> Any:
     return dist.ProcessGroupNCCL.Options()
-
-

@@ -203,7 +203,7 @@ def only_deterministic(environ: MutableMapping[str, str]) -> None:
 
 
 def _own_groups(
-    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta, networks: Networks | None
+    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta, networks: Networks | None = None
 ) -> DeviceMesh:
     """The mesh out of groups that only their members make, and only among themselves.
 
@@ -227,7 +227,7 @@ def _own_groups(
 
 
 def _unlike_groups(
-    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta, networks: Networks | None
+    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta, networks: Networks | None = None
 ) -> tuple[DeviceMesh, dist.ProcessGroup]:
     """(dp, tp) of this rank's pipeline rank, and its whole pipeline, made as `_own_groups` makes groups."""
     pp, dp, _ = layout.coordinate(rank)
@@ -268,7 +268,7 @@ def group_of(
     with _named_by_members(), by_nic.listening(network, os.environ):
         group: dist.ProcessGroup = dist.new_group(
             list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name,
-            pg_options=by_nic.options(network, timeout, by_nic.has_nccl()),
+            pg_options=by_nic.options(network, timeout),
         )  # fmt: skip
     return group
 

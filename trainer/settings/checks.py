@@ -5,7 +5,14 @@ from __future__ import annotations
 from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
-from holdfast.trainer.settings.config import Config, MemoryConfig, ModelConfig, OptimConfig, PlannedConfig, TransportConfig
+from holdfast.trainer.settings.config import (
+    Config,
+    MemoryConfig,
+    ModelConfig,
+    OptimConfig,
+    PlannedConfig,
+    TransportConfig,
+)
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 from holdfast.trainer.settings.own_module import check_module

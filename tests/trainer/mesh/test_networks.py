@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +28,11 @@ from holdfast.trainer.mesh.networks import (
     numbered,
     present,
 )
+from holdfast.trainer.mesh.pretended import rank_of
+from holdfast.trainer.optim import slices
 from holdfast.trainer.settings.config import TransportConfig
 from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.settings.load import load
 
 MINUTE = timedelta(minutes=1)
@@ -110,6 +115,43 @@ def test_an_interface_without_networks_by_nic_is_refused(key: str) -> None:
     load(overrides=[(f"transport.{key}", "ib0"), ("transport.networks", "by-nic")])
 
 
+def test_every_group_of_a_rank_goes_by_its_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are made later than the mesh: where pipes, stages, tied tables and messages need them."""
+    made: dict[str, tuple[tuple[int, ...], Networks | None]] = {}
+
+    def group_of(ranks: Iterable[int], timeout: timedelta, name: str, networks: Networks | None = None) -> Any:
+        made[name] = tuple(ranks), networks
+        return dist.group.WORLD
+
+    monkeypatch.setattr(mesh, "group_of", group_of)
+    monkeypatch.setattr(slices, "group_of", group_of)
+    networks = Networks(("infiniband",) * 8 + ("roce",) * 8, "ib0")
+    with rank_of(TrainerLayout(4, 2, 2, 1, 8)) as plain:
+        one = replace(plain, networks=networks)
+        one.second_pp_group()
+        one.whole_stages()
+        slices._pair_group(one)
+        near = one.near_pp_group()
+        assert plain.near_pp_group() is None
+    assert made == {
+        "pp-back": ((0, 4, 8, 12), networks),
+        "stage": ((0, 1, 2, 3), networks),
+        "tied": ((0, 12), networks),
+        "pp-near": ((0, 4), networks),
+    }
+    assert near is not None
+    assert near[1] == {0: 0, 1: 1}
+
+
+@pytest.mark.parametrize("within", ["", "ib0"])
+def test_the_group_of_all_ranks_serves_an_axis_unless_that_one_listens_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, within: str
+) -> None:
+    monkeypatch.setattr(mesh, "everyone", lambda: "all")
+    made = mesh._made(TrainerLayout(1, 4, 1, 1, 8), Networks(("roce",) * 4, within))
+    assert made == ({} if within else {(0, 1, 2, 3): "all"})
+
+
 class Options:
     """As much of `ProcessGroupNCCL.Options` as is used; this torch has no NCCL."""
 
@@ -183,9 +225,12 @@ def test_before_ranks_meet(nccl: list[dict[str, Any]], monkeypatch: pytest.Monke
     env = {"GLOO_SOCKET_IFNAME": "eth7"}
     by_nic.prepare(TransportConfig(networks="by-nic", across="lo"), env, False)
     assert env["GLOO_SOCKET_IFNAME"] == "eth7"
-    for wrong in (TransportConfig(networks="by-nic", within="none0"), TransportConfig(networks="by-nic", across="none0")):
+    for wrong in (
+        TransportConfig(networks="by-nic", within="none0"),
+        TransportConfig(networks="by-nic", across="none0"),
+    ):
         with pytest.raises(ConfigError, match="none0: this host has no such interface"):
             by_nic.prepare(wrong, {}, False)
     monkeypatch.setattr(Options, "__init__", lambda self: setattr(self, "config", SimpleNamespace()))
-    with pytest.raises(ConfigError, match="NCCL of torch .* has no network by group"):
+    with pytest.raises(ConfigError, match=r"NCCL of torch .* has no network by group"):
         by_nic.prepare(TransportConfig(networks="by-nic"), {}, True)

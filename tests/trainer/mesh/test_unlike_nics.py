@@ -41,7 +41,7 @@ def cables() -> Iterator[Cables]:
 def run(
     zygote: Zygote, cables: Cables, text: Path, folder: Path, hosts: list[str], steps: int = STEPS, **more: str
 ) -> tuple[float, float, list[float]]:
-    """Bytes a step between the clusters and, with networks by NIC, within them, and the losses. `hosts`: of each rank."""
+    """Bytes a step between the clusters and, with networks by NIC, within them, and the losses. `hosts`: by rank."""
     folder.mkdir()
     settings = {
         "model.layers": LAYERS, "model.d_model": WIDTH, "model.heads": 4, "data.seq_len": LENGTH,
@@ -50,8 +50,9 @@ def run(
         "parallel.zero": 1, "parallel.stage_layers": "[3, 1]",
     } | {key.replace("__", "."): value for key, value in more.items()}  # fmt: skip
     argv = ["--data", str(text), *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+    nics = {cables.space(host): nic for host, nic in CLUSTER_OF.items()}
     args = {"argv": argv, "spaces": [cables.space(host) for host in hosts], "switches": cables.space("sw"),
-            "steps": steps, "nics": {cables.space(host): nic for host, nic in CLUSTER_OF.items()} if more else None}  # fmt: skip
+            "steps": steps, "nics": nics if more else None}  # fmt: skip
     done = zygote.run("apart:crossing", 4, folder, args=args)
     assert done["exits"] == [0] * 4
     first, last = done["results"][0], done["results"][-1]
@@ -90,7 +91,9 @@ def test_of_four_stages_the_link_in_the_middle_crosses_and_the_others_keep_their
     hosts = sorted(CLUSTER_OF)
     crossed, within, losses = run(zygote, cables, text, tmp_path / "four", hosts, 1, **sizes, **by_nic)
     each = 2 * COUNT * BATCH * LENGTH * WIDTH * 4
-    print(f"{crossed:,.0f} bytes a step between the clusters, {within:,.0f} within; {each:,} by formula, and twice that")
+    print(
+        f"{crossed:,.0f} bytes a step between the clusters, {within:,.0f} within; {each:,} by formula, and twice that"
+    )
     assert abs(crossed - each) <= WITHIN * each + BESIDES
     assert abs(within - 2 * each) <= WITHIN * 2 * each + BESIDES
     assert len(losses) == 2

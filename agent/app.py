@@ -38,6 +38,7 @@ from holdfast.base import log, private, service
 from holdfast.base.config.agent import AgentConfig
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.state_lock import StateLock
+from holdfast.facts.nics import VARIABLE, nic_type
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -124,7 +125,7 @@ class Agent:
             on_event=self.report, on_log=self.link.send, on_last_steps=self._last_steps,
             on_last_reader=lambda reader: self.spans.take(reader),
             preload=config.preload if config.warm else (),
-            environ={**os.environ, **self.checkpoints.environment()},
+            environ={**os.environ, VARIABLE: nic_type(self.identity.nics), **self.checkpoints.environment()},
             has_time=lambda: self.heart.activities.stood() > _PATIENT, guard=self.guard,
         )  # fmt: skip
         for folder in (self.workers.shm, self.checkpoints.folder):

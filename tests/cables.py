@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,11 +41,21 @@ def can_filter() -> bool:
 
 def crossed_bytes(switches: str) -> int:
     """Sent over the link between the switches so far, both ways, without headers. `switches`: `Cables.space("sw")`."""
-    words = ["ip", "-n", switches, "-s", "-j", "link", "show"]
+    return _payload(switches, ("up0", "up1").__contains__, "tx")
+
+
+def sent_bytes(switches: str, device: str) -> int:
+    """By all hosts over their `device` of a `Cables.network` so far, without headers."""
+    return _payload(switches, lambda port: port.startswith(f"{device}-"), "rx")
+
+
+def _payload(space: str, wanted: Callable[[str], bool], way: str) -> int:
+    """Bytes that interfaces of a namespace counted one way, without headers."""
+    words = ["ip", "-n", space, "-s", "-j", "link", "show"]
     links = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout)
-    sent = [link["stats64"]["tx"] for link in links if link["ifname"] in ("up0", "up1")]
-    assert len(sent) == 2, "two switches are joined by up0 and up1"
-    return sum(int(one["bytes"]) - HEADERS * int(one["packets"]) for one in sent)
+    counted = [link["stats64"][way] for link in links if wanted(link["ifname"])]
+    assert len(counted) > 1, "a network has several ends"
+    return sum(int(one["bytes"]) - HEADERS * int(one["packets"]) for one in counted)
 
 
 def _run(*words: str) -> bool:
@@ -97,6 +107,23 @@ class Cables:
         _must("ip", "-n", space, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _must("ip", "-n", space, "link", "set", device, "up")
+
+    def network(self, device: str, subnet: str, bridge_of: Mapping[str, str]) -> dict[str, str]:
+        """One more network of these hosts, or several that nothing joins: host -> bridge. Each host has `device` there,
+        with its address as in the first network under this subnet. Host -> address."""
+        for bridge in sorted(set(bridge_of.values())):
+            _must("ip", "-n", self._switches, "link", "add", bridge, "type", "bridge")
+            _must("ip", "-n", self._switches, "link", "set", bridge, "up")
+        found = {}
+        for name, bridge in bridge_of.items():
+            found[name] = f"{subnet}.{self.addresses[name].rpartition('.')[2]}"
+            port, space = f"{device}-{name}", self.space(name)
+            peer = ("peer", "name", port, "netns", self._switches)
+            _must("ip", "-n", space, "link", "add", device, "type", "veth", *peer)
+            _must("ip", "-n", self._switches, "link", "set", port, "master", bridge, "up")
+            _must("ip", "-n", space, "addr", "add", f"{found[name]}/24", "dev", device)
+            _must("ip", "-n", space, "link", "set", device, "up")
+        return found
 
     def close(self) -> None:
         spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.base.config.agent import split_switch
+from holdfast.facts.nics import comparable, nic_type
 from holdfast.planner.cluster.errors import ClusterError
 from holdfast.wire.types import Identity, Nic
 
-LINK_LAYERS = {"infiniband": "infiniband", "ethernet": "roce"}
-"""What RDMA is, by the link layer of its ports."""
-
-
-def nic_type(nics: Iterable[Nic]) -> str:
-    """infiniband, roce, rdma (one of both: an agent of an earlier version does not say which), or ethernet."""
-    known = [nic for nic in nics if nic.kind == "rdma"]
-    fastest = max(known, key=lambda nic: ("down" not in nic.state.lower(), nic.speed_bps), default=None)
-    return "ethernet" if fastest is None else LINK_LAYERS.get(fastest.link_layer.lower(), "rdma")
-
 
 def nic_types(nodes: Iterable[Iterable[Nic]]) -> list[str]:
-    """By node. Where one does not say which RDMA it has, all that have it are alike: agents are upgraded in turn."""
-    found = [nic_type(nics) for nics in nodes]
-    return ["rdma" if one in LINK_LAYERS.values() else one for one in found] if "rdma" in found else found
+    """By node, comparable with each other."""
+    return comparable([nic_type(nics) for nics in nodes])
 
 
 def best_nic(nics: Iterable[Nic]) -> Nic | None:

@@ -7,11 +7,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.facts.nics import nic_type
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
 from holdfast.planner.cluster.errors import ClusterError
 from holdfast.planner.cluster.file import ALPHA_S
 from holdfast.planner.cluster.gpus import Gpu, need
-from holdfast.planner.cluster.identity import best_nic, has_rails, nic_type, pod_of, rails_of
+from holdfast.planner.cluster.identity import best_nic, has_rails, pod_of, rails_of
 from holdfast.wire.types import Identity
 
 ALL_TO_ALL, ALL_REDUCE, PAIR = "all-to-all", "all-reduce", "pair"

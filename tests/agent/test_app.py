@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.agent import app
 from holdfast.agent.app import Agent, crossed
+from holdfast.agent.workers.environment import worker_environment
 from holdfast.agent.workers.workers import shared_dir
 from holdfast.base.config.agent import AgentConfig
 from holdfast.base.errors import UsageError
@@ -71,6 +72,20 @@ def test_a_big_cluster_hears_of_checkpoints_together_with_the_hosts_gauges(
     agent.sampler.close()
     agent.kernel.close()
     assert len(reported) == times
+
+
+@pytest.mark.parametrize(("layer", "nic"), [("InfiniBand", "infiniband"), ("Ethernet", "roce"), ("", "ethernet")])
+def test_workers_know_their_nodes_type_of_nic(tmp_path: Path, layer: str, nic: str) -> None:
+    sysfs = Sysfs(tmp_path / "sys")
+    sysfs.net("eth0")
+    if layer:
+        sysfs.rdma("mlx5_0", layer=layer)
+    agent = Agent(config(tmp_path, 1, sysfs_root=sysfs.root))
+    agent.sampler.close()
+    agent.kernel.close()
+    order = msg.StartWorkers(msg.Program("train.py"), (msg.Rank(0, 0, 0),), 1, 1, "127.0.0.1", 1, 0)
+    env = worker_environment(agent.workers._environ, msg.Command("c", "j", 1, order), order, order.ranks[0])
+    assert env["HOLDFAST_NIC"] == nic
 
 
 def test_from_joining_to_leaving(tmp_path: Path) -> None:

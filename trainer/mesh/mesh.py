@@ -19,6 +19,8 @@ from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` i
 from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.agent import probe
+from holdfast.trainer.mesh import by_nic
+from holdfast.trainer.mesh.networks import Network, Networks
 from holdfast.trainer.mesh.redis_store import RedisStore
 from holdfast.trainer.mesh.rendezvous import open_store
 from holdfast.trainer.settings.checks import check_transport, policy
@@ -48,6 +50,8 @@ class RankMesh:
     `pp_group`."""
     pipeline: dist.ProcessGroup | None = None
     """There: all ranks of this rank's pipeline, whatever their place in tp."""
+    networks: Networks | None = None
+    """With transport.networks = by-nic: what each group goes through."""
 
     def keep_rendezvous_alive(self) -> None:
         """Keep the store's keys of a long job from expiring. Cheap: call it between steps."""
@@ -76,7 +80,17 @@ class RankMesh:
         """Another group of this rank's pipeline, which waits for nothing in the first. Called by all of its ranks."""
         layout = self.layout
         ranks = [layout.rank(p, self.dp_rank, self.tp_rank) for p in range(layout.pp)]
-        return group_of(ranks, self.timeout, "pp-back")
+        return group_of(ranks, self.timeout, "pp-back", self.networks)
+
+    def near_pp_group(self) -> tuple[dist.ProcessGroup, dict[int, int]] | None:
+        """A group of those of this rank's pipeline that it reaches by a better network than the others, and their
+        places there by pipeline rank; None where there are none. Called by all of its ranks."""
+        layout = self.layout
+        line = [layout.rank(p, self.dp_rank, self.tp_rank) for p in range(layout.pp)]
+        near = () if self.networks is None else self.networks.near(line, line[self.pp_rank])
+        if not near:
+            return None
+        return group_of(near, self.timeout, "pp-near", self.networks), {line.index(r): i for i, r in enumerate(near)}
 
     @property
     def replicas(self) -> DeviceMesh:
@@ -95,7 +109,7 @@ class RankMesh:
             return self.device_mesh
         places = layout.peers_of(self.pp_rank)
         ranks = torch.arange(layout.world).view(layout.pp, -1, layout.tp)[places].reshape(-1, layout.tp)
-        pipes = group_of(ranks[:, self.tp_rank].tolist(), self.timeout, "pipes")
+        pipes = group_of(ranks[:, self.tp_rank].tolist(), self.timeout, "pipes", self.networks)
         groups = [pipes, self.device_mesh.get_group("tp")]
         return DeviceMesh.from_group(groups, self.device.type, ranks, mesh_dim_names=("dp", "tp"))
 
@@ -110,7 +124,7 @@ class RankMesh:
         if layout.replicas * self.tp_size == layout.world:
             return everyone()
         ranks = [rank for p in layout.peers_of(self.pp_rank) for d in range(layout.dp) for rank in layout.line(p, d)]
-        return group_of(ranks, self.timeout, "stage")
+        return group_of(ranks, self.timeout, "stage", self.networks)
 
     @property
     def has_loss(self) -> bool:
@@ -155,6 +169,9 @@ def join(
         torch.cuda.set_device(device)
         if config.train.deterministic:
             only_deterministic(os.environ)
+    is_by_nic = config.transport.networks == "by-nic"
+    if is_by_nic:
+        by_nic.prepare(config.transport, os.environ, device.type == "cuda")
     # CPU tensors keep a backend of their own: checkpoints and votes go over it while the GPU is busy.
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     with probe.operation("setup:rendezvous"):
@@ -164,13 +181,16 @@ def join(
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=timeout)
     pp, dp, tp = layout.coordinate(launch.rank)
     with probe.operation("setup:mesh"):
+        networks = by_nic.exchanged(config.transport, launch, os.environ) if is_by_nic else None
+        if networks is not None and device.type == "cuda":
+            by_nic.set_network(everyone(), networks.of(range(launch.world)))
         if layout.stage_tp:
-            device_mesh, pipeline = _unlike_groups(layout, launch.rank, device, timeout)
+            device_mesh, pipeline = _unlike_groups(layout, launch.rank, device, timeout, networks)
             hosts = _hosts(launch)
             line = [hosts[rank] for p in range(layout.pp) for rank in layout.line(p, dp)]
-            return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout, tuple(line), pipeline)
-        device_mesh = _own_groups(layout, launch.rank, device, timeout)
-    return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout)
+            return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout, tuple(line), pipeline, networks)
+        device_mesh = _own_groups(layout, launch.rank, device, timeout, networks)
+    return RankMesh(layout, device, device_mesh, pp, dp, tp, store, timeout, networks=networks)
 
 
 def only_deterministic(environ: MutableMapping[str, str]) -> None:
@@ -182,7 +202,9 @@ def only_deterministic(environ: MutableMapping[str, str]) -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def _own_groups(layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta) -> DeviceMesh:
+def _own_groups(
+    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta, networks: Networks | None = None
+) -> DeviceMesh:
     """The mesh out of groups that only their members make, and only among themselves.
 
     The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of
@@ -194,32 +216,38 @@ def _own_groups(layout: TrainerLayout, rank: int, device: torch.device, timeout:
     ranks = torch.arange(layout.world).view(sizes)
     here = layout.coordinate(rank)
     names = ("pp", "dp", "tp")
-    made = {tuple(range(layout.world)): everyone()}
+    made = _made(layout, networks)
     groups = []
     for axis, name in enumerate(names):
         line = tuple(ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))].tolist())
         if line not in made:
-            made[line] = group_of(line, timeout, name)
+            made[line] = group_of(line, timeout, name, networks)
         groups.append(made[line])
     return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
 
 
 def _unlike_groups(
-    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta
+    layout: TrainerLayout, rank: int, device: torch.device, timeout: timedelta, networks: Networks | None = None
 ) -> tuple[DeviceMesh, dist.ProcessGroup]:
     """(dp, tp) of this rank's pipeline rank, and its whole pipeline, made as `_own_groups` makes groups."""
     pp, dp, _ = layout.coordinate(rank)
     stage = [layout.line(pp, d) for d in range(layout.dp)]
     place = stage[dp].index(rank)
     line = [r for p in range(layout.pp) for r in layout.line(p, dp)]
-    made = {tuple(range(layout.world)): everyone()}
+    made = _made(layout, networks)
     for ranks, name in ((line, "pp"), ([row[place] for row in stage], "dp"), (stage[dp], "tp")):
         if tuple(ranks) not in made:
-            made[tuple(ranks)] = group_of(ranks, timeout, name)
+            made[tuple(ranks)] = group_of(ranks, timeout, name, networks)
     pipeline = made[tuple(line)]
     groups = [made[tuple(row[place] for row in stage)], made[tuple(stage[dp])]]
     mesh = DeviceMesh.from_group(groups, device.type, torch.tensor(stage), mesh_dim_names=("dp", "tp"))
     return mesh, pipeline
+
+
+def _made(layout: TrainerLayout, networks: Networks | None) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    """Groups that there are already, by their ranks: that of all, unless such a group is to listen elsewhere."""
+    everybody = tuple(range(layout.world))
+    return {} if networks is not None and networks.of(everybody).interface else {everybody: everyone()}
 
 
 def _hosts(launch: Launch) -> list[int]:
@@ -231,13 +259,17 @@ def _hosts(launch: Launch) -> list[int]:
     return hosts
 
 
-def group_of(ranks: Sequence[int], timeout: timedelta, name: str) -> dist.ProcessGroup:
+def group_of(
+    ranks: Sequence[int], timeout: timedelta, name: str, networks: Networks | None = None
+) -> dist.ProcessGroup:
     """A group that its members alone make. The only place that makes one: a group without a timeout of its own waits
     torch's half hour for a rank that stopped, or NCCL's ten minutes, whatever the group of all ranks has."""
-    with _named_by_members():
+    network = Network() if networks is None else networks.of(ranks)
+    with _named_by_members(), by_nic.listening(network, os.environ):
         group: dist.ProcessGroup = dist.new_group(
-            list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name
-        )
+            list(ranks), timeout=timeout, use_local_synchronization=True, group_desc=name,
+            pg_options=by_nic.options(network, timeout),
+        )  # fmt: skip
     return group
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.trainer.mesh.mesh import group_of
+from holdfast.trainer.mesh.networks import Networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class ContributionMeans:
         plan: Contributions,
         step: Callable[[], int],
         timeout: timedelta,
+        networks: Networks | None = None,
     ) -> None:
         """`parameters` with their global names. `step` says which one is under way: the roles follow from it."""
         self._group, self._plan, self._step = group, plan, step
@@ -94,7 +96,7 @@ class ContributionMeans:
                 members = plan.contributors(q, turn)
                 if self._own in members and len(members) > 1 and members not in self._groups:
                     ranks = [self._ranks[member] for member in members]
-                    self._groups[members] = group_of(ranks, timeout, f"contributors {members}")
+                    self._groups[members] = group_of(ranks, timeout, f"contributors {members}", networks)
         self._connect()
         self._is_last = False
         for q, section in self._sections.items():

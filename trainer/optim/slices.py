@@ -114,7 +114,7 @@ def _pair_group(mesh: RankMesh) -> dist.ProcessGroup | None:
         ranks = [rank for p in ends for rank in layout.line(p, mesh.dp_rank)]
     else:
         ranks = [layout.rank(p, mesh.dp_rank, mesh.tp_rank) for p in ends]
-    return group_of(ranks, mesh.timeout, "tied")
+    return group_of(ranks, mesh.timeout, "tied", mesh.networks)
 
 
 def _grad(piece: Slice) -> Tensor:

@@ -54,6 +54,25 @@ class Straight:
         return dist.isend(tensor, group=group, group_dst=peer)
 
 
+@dataclass(frozen=True, slots=True)
+class ByNetwork:
+    """As `Straight`, but for peers that a group of their own reaches by a better network (`RankMesh.near_pp_group`)."""
+
+    near: dist.ProcessGroup
+    places: Mapping[int, int]
+    """In `near`, by pipeline rank."""
+
+    def receive(self, room: Tensor, peer: int, group: dist.ProcessGroup) -> Going:
+        return Straight().receive(room, *self._way(peer, group))
+
+    def send(self, tensor: Tensor, peer: int, group: dist.ProcessGroup) -> Going | None:
+        return Straight().send(tensor, *self._way(peer, group))
+
+    def _way(self, peer: int, group: dist.ProcessGroup) -> tuple[int, dist.ProcessGroup]:
+        place = self.places.get(peer)
+        return (peer, group) if place is None else (place, self.near)
+
+
 @dataclass(slots=True)
 class Receive:
     """A message on its way, piece by piece."""

@@ -26,6 +26,7 @@ from holdfast.trainer.pipeline.crossings import Crossings, connect
 from holdfast.trainer.pipeline.executor import Executor, LossFunction
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.message_driven import MessageDrivenExecutor
+from holdfast.trainer.pipeline.messages import ByNetwork, Way
 from holdfast.trainer.pipeline.recompute import add_recompute, measure
 from holdfast.trainer.pipeline.shared_state import NoMeans, Sharing
 from holdfast.trainer.pipeline.stage import Stage
@@ -122,12 +123,20 @@ def build_executor(
     message = boundary(config, mesh.tp_size, mesh.device) if own is None else boundaries(own, mesh.device)
     room = config.train.activation_bytes if config.train.activations == "host" else 0
     if not SCHEDULES[config.parallel.schedule].is_message_driven:
-        way = crossings(config, mesh) if mesh.layout.stage_tp else None
+        way = way_of(config, mesh)
         return Executor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, way=way, device_bytes=room)
     # NCCL does the messages of a link in one order, and here neither end knows the other one's.
     back = mesh.second_pp_group() if mesh.device.type == "cuda" and mesh.layout.pp > 1 else None
     limit = config.parallel.in_flight or default_limit(mesh.layout.pp)
     return MessageDrivenExecutor(plan, mesh.pp_rank, made, loss, mesh.pp_group, message, limit, back)
+
+
+def way_of(config: Config, mesh: RankMesh) -> Way | None:
+    """How messages go where they do not all go straight, in one group. Called by all ranks together."""
+    if mesh.layout.stage_tp:
+        return crossings(config, mesh)
+    near = mesh.near_pp_group()
+    return None if near is None else ByNetwork(*near)
 
 
 def crossings(config: Config, mesh: RankMesh) -> Crossings:
@@ -181,4 +190,4 @@ def _without_way_back(roles: Contributions, replica: int, moment: Moment) -> int
 
 def _contribution_means(roles: Contributions, mesh: RankMesh, moment: Moment, module: nn.Module) -> ContributionMeans:
     group = mesh.dp.get_group()
-    return ContributionMeans(module.named_parameters(), group, roles, lambda: moment.step, mesh.timeout)
+    return ContributionMeans(module.named_parameters(), group, roles, lambda: moment.step, mesh.timeout, mesh.networks)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
-from holdfast.trainer.settings.config import Config, MemoryConfig, ModelConfig, OptimConfig, PlannedConfig
+from holdfast.trainer.settings.config import (
+    Config,
+    MemoryConfig,
+    ModelConfig,
+    OptimConfig,
+    PlannedConfig,
+    TransportConfig,
+)
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.optimizers import OPTIMIZERS
 from holdfast.trainer.settings.own_module import check_module
@@ -32,6 +39,7 @@ def check(config: Config) -> None:
     check_module(config)
     planned_step(config.planned)
     check_transport(policy(config), infiniband=config.parallel.device == "cuda")
+    _check_networks(config.transport)
 
 
 def planned_step(planned: PlannedConfig) -> PlannedStep | None:
@@ -52,6 +60,16 @@ def check_transport(policy: transport.Transport, infiniband: bool) -> None:
     reason = transport.obstacle(policy, infiniband)
     if reason is not None:
         raise ConfigError(reason)
+
+
+def _check_networks(settings: TransportConfig) -> None:
+    for key in ("within", "across"):
+        value = getattr(settings, key)
+        if value and settings.networks == "one":
+            raise ConfigError(
+                f"transport.{key} = {value} is for groups with networks of their own; set transport.networks = by-nic, "
+                f"or leave transport.{key} out"
+            )
 
 
 def policy(config: Config) -> transport.Transport:

@@ -150,7 +150,8 @@ class ParallelConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransportConfig:
-    """Timeouts of the network layers, with parallel.timeout_s: see transport.py for their order."""
+    """Timeouts of the network layers, with parallel.timeout_s: see transport.py for their order. And which network
+    process groups go through."""
 
     flap_s: float = 5.0
     """The longest link outage without a timeout."""
@@ -160,6 +161,15 @@ class TransportConfig:
     """NCCL_IB_RETRY_CNT, 0 to 7."""
     driver_s: float = 0.0
     """Step timeout of an external watchdog; 0: no watchdog with a fixed timeout, as with Holdfast."""
+    networks: Literal["one", "by-nic"] = "one"
+    """by-nic: each process group by the NICs of its members, for nodes with unlike types (Holmes): TCP where types
+    meet, what NCCL has otherwise. one: NCCL chooses for all alike, and fails between InfiniBand and RoCE."""
+    within: str = ""
+    """With by-nic: the interface of gloo's groups within one type of NIC. Several with commas between: the first that
+    the host has. Empty: as for groups across types."""
+    across: str = ""
+    """With by-nic: the interface of all other groups, of gloo and of NCCL's TCP, which all hosts reach each other by;
+    as `within`. GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME in the environment come first. Empty: theirs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ def read_live(client: Client, across: float = 0.0) -> Cluster:
 
     Nodes that no job can use now are left out. They come as a job's nodes are ordered: by type of NIC, then switch.
     """
+    from holdfast.facts.nics import nic_type
     from holdfast.planner.cluster.errors import ClusterError
-    from holdfast.planner.cluster.identity import nic_type
     from holdfast.planner.cluster.reports import from_reports
 
     nodes = client.nodes()

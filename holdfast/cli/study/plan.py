@@ -314,13 +314,18 @@ def _print_replies(replies: "list[Reply | RackReply]") -> None:
 
 
 def _settings(config: "Config", best: "Ranked", search: "Search") -> str:
-    """With what a step of them is planned to take, beside which the job's page shows what it takes."""
+    """With what a step of them is planned to take, beside which the job's page shows what it takes, and where types of
+    NIC meet, with a network for each group."""
+    from holdfast.planner.unlike.blocks import blocks
     from holdfast.trainer.settings.planned import settings_of, with_planned
     from holdfast.trainer.settings.written import written
 
     step = search.costs.planned(search.model, best.layout)
     gpu = search.costs.cluster.gpu.name
-    return written(with_planned(settings_of(config, best.layout), step, gpu, best.layout.world))
+    found = settings_of(config, best.layout)
+    if len({one.nic for one in blocks(search.costs.cluster, best.layout.world)}) > 1:
+        found = replace(found, transport=replace(found.transport, networks="by-nic"))
+    return written(with_planned(found, step, gpu, best.layout.world))
 
 
 def _on_host(layout: "Layout") -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.facts.nics import nic_type
 from holdfast.planner.cluster.errors import ClusterError
-from holdfast.planner.cluster.identity import has_rails, nic_type, nic_types, pod_of, rails_of
+from holdfast.planner.cluster.identity import has_rails, nic_types, pod_of, rails_of
 from holdfast.wire.types import Gpu, Identity, Nic
 
 IB = Nic("mlx5_0", "rdma", 400_000_000_000, link_layer="InfiniBand")

@@ -32,26 +32,31 @@ def cables() -> Iterator[Cables]:
     laid = Cables({name: f"s-{nic[:4]}" for name, nic in CLUSTER_OF.items()}, subnet="10.79.0")
     try:
         laid.lay()
+        laid.network("fab0", "10.79.4", {name: f"f-{nic[:4]}" for name, nic in CLUSTER_OF.items()})
         yield laid
     finally:
         laid.close()
 
 
-def run(zygote: Zygote, cables: Cables, text: Path, folder: Path, hosts: list[str]) -> tuple[float, list[float]]:
-    """Bytes a step between the clusters, and the losses. `hosts`: of each rank."""
+def run(
+    zygote: Zygote, cables: Cables, text: Path, folder: Path, hosts: list[str], steps: int = STEPS, **more: str
+) -> tuple[float, float, list[float]]:
+    """Bytes a step between the clusters and, with networks by NIC, within them, and the losses. `hosts`: by rank."""
     folder.mkdir()
     settings = {
         "model.layers": LAYERS, "model.d_model": WIDTH, "model.heads": 4, "data.seq_len": LENGTH,
         "data.cache_dir": folder / "cache", "train.micro_batches": COUNT, "train.micro_batch_size": BATCH,
         "train.log_every": 0, "optim.warmup_steps": 5, "parallel.timeout_s": 200, "parallel.pp": 2, "parallel.dp": 2,
         "parallel.zero": 1, "parallel.stage_layers": "[3, 1]",
-    }  # fmt: skip
+    } | {key.replace("__", "."): value for key, value in more.items()}  # fmt: skip
     argv = ["--data", str(text), *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+    nics = {cables.space(host): nic for host, nic in CLUSTER_OF.items()}
     args = {"argv": argv, "spaces": [cables.space(host) for host in hosts], "switches": cables.space("sw"),
-            "steps": STEPS}  # fmt: skip
+            "steps": steps, "nics": nics if more else None}  # fmt: skip
     done = zygote.run("apart:crossing", 4, folder, args=args)
     assert done["exits"] == [0] * 4
-    return done["results"][0]["crossed"] / STEPS, done["results"][-1]["losses"]
+    first, last = done["results"][0], done["results"][-1]
+    return first["crossed"] / steps, first["within"] / steps, last["losses"]
 
 
 def test_by_type_of_nic_messages_of_the_pipeline_alone_cross(
@@ -69,9 +74,26 @@ def test_by_type_of_nic_messages_of_the_pipeline_alone_cross(
         ("by type", [node.name for node in known.nodes], messages),
         ("by name", list(CLUSTER_OF), sums),
     ):
-        counted, losses = run(zygote, cables, text, tmp_path / name.replace(" ", "-"), hosts)
+        counted, _, losses = run(zygote, cables, text, tmp_path / name.replace(" ", "-"), hosts)
         print(f"{name}: {counted:,.0f} bytes a step between the clusters, {expected:,} by formula")
         assert abs(counted - expected) <= WITHIN * expected + BESIDES
         found[name] = losses
     assert found["by type"] == found["by name"]
     assert len(found["by type"]) == 1 + STEPS
+
+
+def test_of_four_stages_the_link_in_the_middle_crosses_and_the_others_keep_their_fabric(
+    zygote: Zygote, cables: Cables, text: Path, tmp_path: Path
+) -> None:
+    """2 N b s h x 4 bytes a step of each boundary: one between the types, by eth0, and one within each, by fab0."""
+    by_nic = {"transport__networks": "by-nic", "transport__within": "fab0", "transport__across": "eth0"}
+    sizes = {"parallel__pp": "4", "parallel__dp": "1", "parallel__stage_layers": "[]"}
+    hosts = sorted(CLUSTER_OF)
+    crossed, within, losses = run(zygote, cables, text, tmp_path / "four", hosts, 1, **sizes, **by_nic)
+    each = 2 * COUNT * BATCH * LENGTH * WIDTH * 4
+    print(
+        f"{crossed:,.0f} bytes a step between the clusters, {within:,.0f} within; {each:,} by formula, and twice that"
+    )
+    assert abs(crossed - each) <= WITHIN * each + BESIDES
+    assert abs(within - 2 * each) <= WITHIN * 2 * each + BESIDES
+    assert len(losses) == 2

@@ -80,6 +80,8 @@ def test_pipes_hold_replicas() -> None:
 def test_both_copies_of_a_tied_embedding_are_summed_up(
     monkeypatch: pytest.MonkeyPatch, layout: TrainerLayout, dp_rank: int, tp_rank: int, expected: list[int] | None
 ) -> None:
-    monkeypatch.setattr(slices, "group_of", lambda ranks, timeout, name: ranks)
-    mesh: Any = SimpleNamespace(layout=layout, dp_rank=dp_rank, tp_rank=tp_rank, timeout=timedelta(seconds=1))
+    monkeypatch.setattr(slices, "group_of", lambda ranks, timeout, name, networks: ranks)
+    mesh: Any = SimpleNamespace(
+        layout=layout, dp_rank=dp_rank, tp_rank=tp_rank, timeout=timedelta(seconds=1), networks=None
+    )
     assert slices._pair_group(mesh) == expected

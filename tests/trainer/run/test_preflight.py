@@ -31,6 +31,7 @@ PIECES += ["--set", "optim.reduce_pieces=2", "--set"]
         (["--pp", "2", "--set", "parallel.chunks=2"], 2, "needs parallel.schedule to be one of"),
         (["--pp", "2", "--set", "parallel.stage_tp=[1, 2]"], 4, "dp x (1 + 2) is 3, the world size is 4"),
         (["--set", "parallel.stage_tp=[1, 2]"], 3, "has 2 entries for pp=1"),
+        (["--set", "transport.within=ib0"], 1, "transport.within = ib0 is for groups with networks of their own"),
         (["--set", "parallel.stage_tp=[2, 2]"], 4, "has 2 entries for pp=1"),
         (["--pp", "2", "--tp", "2", "--set", "parallel.stage_tp=[1, 2]"], 3, "set one of them"),
         (["--pp", "2", "--set", "parallel.stage_tp=[1, 3]"], 4, "model.heads = 8 is not divisible by tp"),

@@ -181,6 +181,7 @@ def test_what_does_not_fit_may_be_in_host_memory(words: list[str], tmp_path: Pat
     assert "states" in out or "chunks" in out
     config = load(best)
     assert config.optim.state == "host" or config.memory.policy == "chunks"
+    assert config.transport.networks == "one"
     plan(config, 8, vocab_of(config.data.tokenizer))
 
 
@@ -208,6 +209,7 @@ def test_unlike_nics_get_groups_of_one_type_and_layers_by_speed(
     assert 8 % (first["dp"] * first["tp"]) == 0
     config, _ = parse_all(["--config", str(best)])
     assert config.parallel.stage_layers == tuple(first["stage_layers"])
+    assert config.transport.networks == "by-nic"
     layout = plan(config, 16, vocab_of(config.data.tokenizer))
     layers = [len(layout.layers_of(stage, 12)) for stage in range(layout.stages)]
     assert sum(layers[: layout.pp // 2]) < sum(layers[layout.pp // 2 :])

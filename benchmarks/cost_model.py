@@ -10,8 +10,9 @@ Load is printed beside, since both sides are measured on a machine that may have
 With `--processor-time` ranks need no core each, and the machine may be busy. Layouts are as really trained, and each
 rank records the processor time of its thread between the messages and collectives that it begins or waits for. They are
 then replayed as on two nodes of four devices with a core each, where messages take what the links allow
-(replayed.py). The profile is measured before, in a process of its own; of the cluster's links both sides know alpha and
-beta alone.
+(replayed.py). Profiles are measured by processes of their own, before, between and after rounds, since a core's speed
+changes with what else the machine does; predictions are the mean of theirs. Both sides take medians. Of the cluster's
+links both know alpha and beta alone.
 """
 
 import itertools
@@ -23,9 +24,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 
 from common import Json, finish, parser, scratch
-from replayed import least, parsed, replay
+from replayed import parsed, replay, usual
 
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
 from holdfast.planner.cluster.gpus import Gpu
@@ -63,23 +65,22 @@ def main() -> None:
     preload()
     begun = os.getloadavg()[0]
     with scratch() as folder:
-        profile = folder / "profile.json"
-        holdfast = [sys.executable, "-m", "holdfast"]
-        words = ["profile", "-o", str(profile), "--tps", "1,2,4", "--repeats", str(asked.repeats)]
-        words += [] if asked.processor_time else ["--ranks", str(RANKS)]
-        subprocess.run([*holdfast, *words, *_set(SIZES)], check=True, timeout=DEADLINE_S, stdout=subprocess.DEVNULL)
-        predicted = {layout: _predicted(profile.read_text(), asked.processor_time, *layout) for layout in LAYOUTS}
-        measured: dict[tuple[int, int, int], float] = {}
+        predictions = [_predictions(folder, asked.repeats, asked.processor_time)]
+        measured: dict[tuple[int, int, int], list[float]] = {layout: [] for layout in LAYOUTS}
         for turn in range(asked.rounds):
             for layout in LAYOUTS if turn % 2 == 0 else reversed(LAYOUTS):
-                took = _executed(folder, layout, asked.steps, asked.processor_time)
-                measured[layout] = min(took, measured.get(layout, took))
+                measured[layout].append(_executed(folder, layout, asked.steps, asked.processor_time))
+            if asked.processor_time:
+                predictions.append(_predictions(folder, asked.repeats, True))
+    usual = mean if asked.processor_time else min
+    predicted = {layout: mean(one[layout] for one in predictions) for layout in LAYOUTS}
     rows = [
-        {"tp": tp, "pp": pp, "dp": dp, "predicted_s": predicted[tp, pp, dp], "measured_s": measured[tp, pp, dp],
-         "error": predicted[tp, pp, dp] / measured[tp, pp, dp] - 1}
-        for tp, pp, dp in LAYOUTS
+        {"tp": tp, "pp": pp, "dp": dp, "predicted_s": predicted[layout], "measured_s": took,
+         "error": predicted[layout] / took - 1}
+        for layout in LAYOUTS
+        for (tp, pp, dp), took in [(layout, usual(measured[layout]))]
     ]  # fmt: skip
-    tau = kendall([predicted[one] for one in LAYOUTS], [measured[one] for one in LAYOUTS])
+    tau = kendall([row["predicted_s"] for row in rows], [row["measured_s"] for row in rows])
     found: Json = {"layouts": rows, "tau": tau, "worst_error": max(abs(row["error"]) for row in rows),
                    "load": [begun, os.getloadavg()[0]], "cores": len(os.sched_getaffinity(0))}  # fmt: skip
     head = ("tp", "pp", "dp", "predicted, s", "measured, s", "error")
@@ -106,6 +107,16 @@ def _two_nodes(world: int) -> Cluster:
     """Each rank has a core."""
     nodes = tuple(Node(f"n{i}", min(PER_NODE, world)) for i in range(-(-world // PER_NODE)))
     return Cluster(Gpu("cpu", 1e11, 1e10, 1e10), nodes, LINKS, cores=RANKS)
+
+
+def _predictions(folder: Path, repeats: int, processor_time: bool) -> dict[tuple[int, int, int], float]:
+    """By layout, with a profile that is measured now."""
+    profile = folder / "profile.json"
+    words = ["profile", "-o", str(profile), "--tps", "1,2,4", "--repeats", str(repeats)]
+    words += [] if processor_time else ["--ranks", str(RANKS)]
+    command = [sys.executable, "-m", "holdfast", *words, *_set(SIZES)]
+    subprocess.run(command, check=True, timeout=DEADLINE_S, stdout=subprocess.DEVNULL)
+    return {layout: _predicted(profile.read_text(), processor_time, *layout) for layout in LAYOUTS}
 
 
 def _predicted(text: str, processor_time: bool, tp: int, pp: int, dp: int) -> float:
@@ -154,7 +165,7 @@ def _executed(folder: Path, layout: tuple[int, int, int], steps: int, processor_
 
 
 def _replayed(records: list[Path]) -> float:
-    ranks = [least([parsed(step) for step in json.loads(one.read_text())[WARM:]]) for one in records]
+    ranks = [usual([parsed(step) for step in json.loads(one.read_text())[WARM:]]) for one in records]
     links = _two_nodes(len(ranks))
     known = {(a, b): links.link(a, b) for a, b in itertools.permutations(range(len(ranks)), 2)}
     return max(replay(ranks, lambda a, b: (known[a, b].alpha, known[a, b].beta), PER_NODE))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from statistics import median
 from typing import NamedTuple
 
 Link = Callable[[int, int], tuple[float, float]]
@@ -44,13 +45,13 @@ def parsed(rows: Sequence[Sequence[object]]) -> list[Event]:
     return [Event(float(t), Kind(kind), frozen(key), int(size)) for t, kind, key, size in rows]  # type: ignore[arg-type, call-overload]
 
 
-def least(steps: Sequence[Sequence[Event]]) -> list[Event]:
-    """One step, in which each computation takes the least of all steps: other load only adds. ValueError if the steps
-    are not of the same events."""
+def usual(steps: Sequence[Sequence[Event]]) -> list[Event]:
+    """One step, in which each computation takes the median of all steps. ValueError if the steps are not of the same
+    events."""
     first, *others = steps
     if any([event[1:] for event in one] != [event[1:] for event in first] for one in others):
         raise ValueError("the steps of a rank differ in what they send")
-    return [Event(min(one.computed for one in same), *same[0][1:]) for same in zip(*steps, strict=True)]
+    return [Event(median(one.computed for one in same), *same[0][1:]) for same in zip(*steps, strict=True)]
 
 
 def replay(ranks: Sequence[Sequence[Event]], link: Link, per_node: int) -> list[float]:

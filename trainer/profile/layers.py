@@ -2,7 +2,8 @@
 
 The rank's share of tp is computed for real, with real numbers; its collectives give nothing, so that their time is not
 counted here (links.py measures them). On a CPU it is processor time of the one thread that computes: what others take
-of the machine is no part of it but for its caches. The least of several repetitions counts: other load only adds.
+of the machine is no part of it but for its caches. The median of several repetitions counts, since steps are made of
+usual computations and not of the least ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -58,17 +60,27 @@ def _of_tp(config: Config, tp: int, vocab: int, device: torch.device, repeats: i
         for _ in range(repeats + 1):
             for one in timed:
                 one.once()
-    layer, selective, first, last = (one.least() for one in timed)
+    layer, selective, first, last = (one.found[1:] for one in timed)  # the first warms up
     return {
-        "first": _beside(first, layer),
-        "layer": PartTimes(*layer, max(0.0, selective[1] - layer[1])),
-        "last": _beside(last, layer),
+        "first": PartTimes(*_beside(first, layer)),
+        "layer": PartTimes(*_usual(layer), _beside(selective, layer)[1]),
+        "last": PartTimes(*_beside(last, layer)),
     }
 
 
-def _beside(whole: tuple[float, float], layer: tuple[float, float]) -> PartTimes:
-    """What an end takes beside the layer that was measured with it."""
-    return PartTimes(max(0.0, whole[0] - layer[0]), max(0.0, whole[1] - layer[1]))
+_Times = Sequence[tuple[float, float]]
+"""Of forward and backward, by turn."""
+
+
+def _usual(times: _Times) -> tuple[float, float]:
+    ahead, back = zip(*times, strict=True)
+    return median(ahead), median(back)
+
+
+def _beside(whole: _Times, layer: _Times) -> tuple[float, float]:
+    """What it takes beside the layer that was measured with it, turn by turn."""
+    ahead, back = _usual([(a - c, b - d) for (a, b), (c, d) in zip(whole, layer, strict=True)])
+    return max(0.0, ahead), max(0.0, back)
 
 
 class _Timed:
@@ -81,12 +93,12 @@ class _Timed:
         shape = (config.train.micro_batch_size, config.data.seq_len)
         self._tokens = torch.zeros(shape, dtype=torch.int64, device=device)
         self._x = torch.randn_like(boundary(config, mesh.layout.tp, device)).requires_grad_()
-        self._found: list[tuple[float, float]] = []
+        self.found: list[tuple[float, float]] = []
 
     def with_recompute(self, recompute: str) -> _Timed:
         """The same layers."""
         found = copy.copy(self)
-        found._recompute, found._found = recompute, []
+        found._recompute, found.found = recompute, []
         return found
 
     def once(self) -> None:
@@ -103,12 +115,7 @@ class _Timed:
             between = _now(device)
             torch.autograd.backward([y], [torch.ones_like(y)])
             ended = _now(device)
-        self._found.append((between - begun, ended - between))
-
-    def least(self) -> tuple[float, float]:
-        """Of all but the first, which warms up."""
-        ahead, back = zip(*self._found[1:], strict=True)
-        return min(ahead), min(back)
+        self.found.append((between - begun, ended - between))
 
 
 def measure_update(device: torch.device, repeats: int) -> float:
@@ -116,17 +123,17 @@ def measure_update(device: torch.device, repeats: int) -> float:
     parameter = torch.zeros(_PARAMETERS, device=device, requires_grad=True)
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.AdamW([parameter], lr=1e-3, fused=True)
-    return _least(lambda: optimizer.step(), device, repeats) / _PARAMETERS
+    return _median(lambda: optimizer.step(), device, repeats) / _PARAMETERS
 
 
-def _least(do: Callable[[], object], device: torch.device, repeats: int) -> float:
+def _median(do: Callable[[], object], device: torch.device, repeats: int) -> float:
     do()
     found = []
     for _ in range(repeats):
         begun = _now(device)
         do()
         found.append(_now(device) - begun)
-    return min(found)
+    return median(found)
 
 
 def _now(device: torch.device) -> float:

@@ -47,17 +47,17 @@ def test_an_update_takes_time() -> None:
 
 
 def test_load_for_a_while_is_in_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 5 x 4 turns, three looks at the clock each, the first half take a hundred times as long."""
+    """Of 6 x 4 turns, three looks at the clock each, the first 2 x 4 take a hundred times as long."""
     looks, now = 0, 0
 
     def clock(device: torch.device) -> float:
         nonlocal looks, now
-        looks, now = looks + 1, now + (100 if looks < 30 else 1)
+        looks, now = looks + 1, now + (100 if looks <= 24 else 1)
         return now
 
     monkeypatch.setattr(layers, "_now", clock)
-    found = layers.measure_parts(SMALL, [1], 64, torch.device("cpu"), 4)
-    assert looks == 60
+    found = layers.measure_parts(SMALL, [1], 64, torch.device("cpu"), 5)
+    assert looks == 72
     assert asdict(found["tp=1"]["layer"]) == {"forward": 1, "backward": 1, "again": 0}
     assert asdict(found["tp=1"]["first"]) == asdict(found["tp=1"]["last"]) == {"forward": 0, "backward": 0, "again": 0}
 

@@ -10,9 +10,9 @@ Load is printed beside, since both sides are measured on a machine that may have
 With `--processor-time` ranks need no core each, and the machine may be busy. Layouts are as really trained, and each
 rank records the processor time of its thread between the messages and collectives that it begins or waits for. They are
 then replayed as on two nodes of four devices with a core each, where messages take what the links allow
-(replayed.py). Profiles are measured by processes of their own, before, between and after rounds, since a core's speed
-changes with what else the machine does; predictions are the mean of theirs. Both sides take medians. Of the cluster's
-links both know alpha and beta alone.
+(replayed.py). All run on one and the same core: threads that share one slow each other. Profiles are measured by
+processes of their own, before, between and after rounds, since a core's speed changes with what else the machine does;
+predictions are the median of theirs. Both sides take medians. Of the cluster's links both know alpha and beta alone.
 """
 
 import itertools
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import mean
+from statistics import median
 
 from common import Json, finish, parser, scratch
 from replayed import parsed, replay, usual
@@ -63,6 +63,8 @@ def main() -> None:
     options.add_argument("--processor-time", action="store_true", help="of each rank, and links of two nodes")
     asked = options.parse_args()
     preload()
+    if asked.processor_time:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     begun = os.getloadavg()[0]
     with scratch() as folder:
         predictions = [_predictions(folder, asked.repeats, asked.processor_time)]
@@ -72,8 +74,8 @@ def main() -> None:
                 measured[layout].append(_executed(folder, layout, asked.steps, asked.processor_time))
             if asked.processor_time:
                 predictions.append(_predictions(folder, asked.repeats, True))
-    usual = mean if asked.processor_time else min
-    predicted = {layout: mean(one[layout] for one in predictions) for layout in LAYOUTS}
+    usual = median if asked.processor_time else min
+    predicted = {layout: median(one[layout] for one in predictions) for layout in LAYOUTS}
     rows = [
         {"tp": tp, "pp": pp, "dp": dp, "predicted_s": predicted[layout], "measured_s": took,
          "error": predicted[layout] / took - 1}

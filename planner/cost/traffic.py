@@ -124,8 +124,11 @@ def module_traffic(
     precision: Precision,
     times: Sequence[tuple[float, float]],
 ) -> PlannedTraffic:
-    """As `planned_traffic`, of a module whose sizes are known: what each stage trains (`held`, parameters), what crosses
-    each boundary (bytes of a micro-batch), and a parameter that both ends have (`tied`, 0: none). Without tp."""
+    """As `planned_traffic`, of a module of which sizes alone are known, without tp.
+
+    `held`: parameters that each stage trains. `crossing`: bytes of a micro-batch over each boundary. `tied`: elements
+    of a parameter that both ends have, 0: none.
+    """
     places = layout.places
     lines = layout.local_micro_batches / len(places)
     messages = tuple(lines * num_bytes for num_bytes in crossing)

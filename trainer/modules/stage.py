@@ -120,7 +120,7 @@ def sizes_of(whole: Partition) -> ModuleSizes:
 
 
 def look_at(config: Config, stages: int) -> Partition:
-    """A module that is not trained here, in stages: without memory for it where it can be built so. Raises ConfigError."""
+    """A module that is not trained here, in stages; on meta tensors where it can be built so. Raises ConfigError."""
     try:
         return open_module(config, stages, torch.device("meta"), "meta")
     except ConfigError:

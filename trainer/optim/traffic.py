@@ -186,7 +186,7 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
 
 
 def _pipeline_of(config: Config, layout: TrainerLayout, own: ModuleSizes) -> int:
-    """Of a module of the user's: messages of its cuts, over all pipes and replicas, and the copies of a tied parameter."""
+    """Of a module of the user's: messages over its cuts, in all pipes, and the two copies of a tied parameter."""
     each = config.train.micro_batches // layout.pipes
     total = sum(
         2 * each * own.messages[s]

@@ -15,7 +15,8 @@ from holdfast.trainer.settings.planned import planned_of, step_traffic
 
 
 def publish_plan(plan: Plan, config: Config, world: int, device: torch.device, own: ModuleSizes | None = None) -> None:
-    """Beside an agent. `own`: of a module of the user's. What was planned for other settings, ranks or GPUs is left out, and one line says why."""
+    """Beside an agent. What was planned for other settings, ranks or GPUs is left out, and one line says why. `own`: of
+    a module of the user's."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     planned, why = planned_of(config, world, gpu)
     if why:

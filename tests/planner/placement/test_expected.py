@@ -120,7 +120,7 @@ def test_pipeline_ranks_that_differ_in_tp_by_hand() -> None:
 
 @pytest.mark.parametrize("tps", [(1, 2), (4, 2), (2, 6), (3, 2), (2, 2), (4, 8), (4, 4, 2)])
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("per_node", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("per_node", [1, 2, 4])
 def test_messages_between_unlike_tp_are_those_of_the_transfer_plan(
     tps: tuple[int, ...], split: bool, per_node: int
 ) -> None:

@@ -182,3 +182,18 @@ def test_the_command_says_what_a_step_sends(capsys: pytest.CaptureFixture[str]) 
     parameters = 2 * 12 * 32**2 + 256 * 32 + 3 * 32
     assert said["replicas"] == f"{2 * 3 * 4 * parameters:,}"
     assert said["tensor"] == said["pipeline"] == "0"
+
+
+def test_the_command_says_what_a_module_of_ones_own_sends(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
+    argv, _ = job_of(tiny, "own module")
+    assert main([*argv, "--traffic"]) == 0
+    said = dict(line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    assert said["tensor"] == said["optimizer"] == "0"
+    # Width 64: what two layers share, eight layers with their norms, and the table in both stages. Gathered and reduced
+    # once by two replicas, in four bytes.
+    norm, up, down = 2 * 64, 65 * 128, 129 * 64
+    parameters = 65 * 64 + 8 * (norm + up + down) + 2 * 256 * 64
+    assert said["replicas"] == f"{parameters * 2 * 4:,}"
+    # Four micro-batches of (2, 64, 64): the stream, what it began with, and a byte a token. Both copies of the table.
+    message = 2 * (2 * 64 * 64) * 4 + 2 * 64
+    assert said["pipeline"] == f"{2 * 4 * message + 2 * 256 * 64 * 4:,}"

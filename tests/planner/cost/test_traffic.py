@@ -168,6 +168,8 @@ def test_stages_that_differ_in_tp(sequence: bool, zero: int) -> None:
     same = unlike_traffic(model, replace(layout, pp=3), (2, 4, 2), precision)
     assert same.tied == pytest.approx(4 * table * owned)
     assert same.messages == (4 * activation,) * 2
+    halves = unlike_traffic(model, replace(layout, pp=3, shard_vocabulary=True), (2, 4, 2), precision)
+    assert halves.tied == pytest.approx(4 * table / 2 * owned)
     assert unlike_traffic(replace(model, tied=False), layout, (4, 2), precision).tied == 0.0
 
 

@@ -109,23 +109,31 @@ def test_pipeline_ranks_that_differ_in_tp_by_hand() -> None:
     # With positions split, the same bytes in all: a half of each message to each of two.
     split = node_bytes(unlike((4, 2), dp=2), replace(traffic, split=True), 4)
     assert between(split) == between(found)
-    # One node for each rank: tensor rings, both columns of replicas, and messages by what two have in common.
-    single = between(
-        node_bytes(unlike((4, 2)), PlannedTraffic((3.0, 5.0), (0.0, 0.0), messages=(100.0,), split=True), 1)
-    )
+
+
+def test_ranks_that_differ_in_tp_on_nodes_of_their_own() -> None:
+    """tp 4 and 2: tensor rings, messages by the positions that two have in common, and the ring of all."""
+    traffic = PlannedTraffic((3.0, 5.0), (0.0, 0.0), messages=(100.0,), split=True)
     rings = {(0, 1): 3.0, (1, 2): 3.0, (2, 3): 3.0, (3, 0): 3.0, (4, 5): 5.0, (5, 4): 5.0, (3, 4): 0.0, (5, 0): 0.0}
     crossing = {(i, 4 + i // 2): 25.0 for i in range(4)} | {(4 + i // 2, i): 25.0 for i in range(4)}
-    assert single == {key: rings.get(key, 0.0) + crossing.get(key, 0.0) for key in {*rings, *crossing}}
+    found = between(node_bytes(unlike((4, 2)), traffic, 1))
+    assert found == {key: rings.get(key, 0.0) + crossing.get(key, 0.0) for key in {*rings, *crossing}}
+    tied = between(node_bytes(unlike((4, 2)), PlannedTraffic((0.0, 0.0), (0.0, 0.0), tied=7.0, messages=(0.0,)), 1))
+    assert {key: value for key, value in tied.items() if value} == {(i, (i + 1) % 6): 7.0 for i in range(6)}
+    # Boundaries that differ: halves of 100 between ranks 0 and 1 and rank 2, and of 10 between that and 3 and 4.
+    three = PlannedTraffic((0.0,) * 3, (0.0,) * 3, messages=(100.0, 10.0), split=True)
+    assert node_bytes(unlike((2, 1, 2)), three, 1).sent.tolist() == [50.0, 50.0, 110.0, 5.0, 5.0]
 
 
-@pytest.mark.parametrize("tps", [(1, 2), (4, 2), (2, 6), (3, 2), (2, 2), (4, 8), (4, 4, 2)])
+@pytest.mark.parametrize("tps", [(1, 2), (4, 2), (2, 6), (6, 4), (3, 2), (2, 2), (4, 8), (4, 4, 2)])
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("per_node", [1, 2, 4])
+@pytest.mark.parametrize("per_node", [1, 2, 4, 5])
 def test_messages_between_unlike_tp_are_those_of_the_transfer_plan(
     tps: tuple[int, ...], split: bool, per_node: int
 ) -> None:
-    """By node, against the messages that the trainer's ranks send each other: (batch, positions, width) of 4 bytes."""
-    dp = per_node
+    """By node, against the messages that the trainer's ranks send each other: (batch, positions, width) of 4 bytes.
+    Where one replica fills nodes, stages share some: 6 and 4 ranks on nodes of 5."""
+    dp = per_node if sum(tps) % per_node else 1
     one, shape = unlike(tps, dp), (2, 24, 8)
     whole = float(2 * 24 * 8 * 4)
     sent: dict[int, float] = {}

@@ -19,6 +19,8 @@ from holdfast.planner.cost.prediction import Memory
 
 BUCKET = float(25 << 20)
 """Bytes of gradients that replicas add up at a time."""
+NOT_MOVED = Moved(0.0, 0.0, 0.0, 0.0)
+"""Of activations that all stay on the device."""
 ROOM = 2
 """Messages for which a rank has room: one that comes, one that goes."""
 
@@ -34,7 +36,7 @@ def model_states(parameters: float, replicas: int, zero: int, precision: Precisi
 
 
 @dataclass(frozen=True, slots=True)
-class _States:
+class States:
     weights: float
     gradients: float
     optimizer: float
@@ -74,19 +76,21 @@ def memory_of(
     model: Transformer, layout: Layout, parts: Parts, precision: Precision, plan: Plan
 ) -> tuple[tuple[Fullness, ...], float]:
     """By pipeline rank, and the bytes in host memory on the rank with the most."""
-    stages = [_Stage(model, layout, parts, number) for number in range(layout.stages)]
+    stages = [StageBytes(model, layout, parts, number) for number in range(layout.stages)]
     found = []
     for order in plan.orders:
         own = sorted({a.stage for a in order if a.op in COMPUTE})
         if layout.device_bytes:
             found.append(_in_chunks(model, layout, parts, precision, stages))
         else:
-            states = _states(layout, precision, [stages[number] for number in own], order)
+            mine = [stages[number] for number in own]
+            several = sum(a.op is Op.FORWARD for a in order) > len(mine)
+            states = states_of(layout, precision, mine, several=several)
             found.append(_memory(states, layout, parts, stages, own, order))
     return tuple(found), max(one.host for one in found)
 
 
-class _Stage:
+class StageBytes:
     """What a stage holds."""
 
     def __init__(self, model: Transformer, layout: Layout, parts: Parts, number: int) -> None:
@@ -109,7 +113,7 @@ class _Stage:
 
 
 def _memory(
-    states: _States, layout: Layout, parts: Parts, stages: Sequence[_Stage], own: Sequence[int], order: Order
+    states: States, layout: Layout, parts: Parts, stages: Sequence[StageBytes], own: Sequence[int], order: Order
 ) -> Fullness:
     boundary = parts.layer.boundary
 
@@ -122,21 +126,28 @@ def _memory(
     def inputs(action: Action) -> float:
         return boundary * len(action.micro_batches) / action.parts * (action.stage > 0)
 
-    copies = Moved(0.0, 0.0, 0.0, 0.0)
+    copies = NOT_MOVED
     if layout.activation_blocks:
         capacity = layout.activation_blocks * max(stage.moves for stage in stages)
         copies = moved(order, lambda stage: stages[stage].moves, capacity)
         held = peak(order, stays, inputs) + copies.device
     else:
         held = peak(order, activations, inputs)
-    messages = ROOM * boundary * (layout.pp > 1)
-    under_way = max(stages[number].passing for number in own) + states.beside + messages
+    return fullness(states, layout, parts, [stages[number] for number in own], held, copies)
+
+
+def fullness(
+    states: States, layout: Layout, parts: Parts, own: Sequence[StageBytes], held: float, copies: Moved
+) -> Fullness:
+    """Of a rank with these stages that holds `held` bytes of activations at most."""
+    messages = ROOM * parts.layer.boundary * (layout.pp > 1)
+    under_way = max(stage.passing for stage in own) + states.beside + messages
     beside = Memory(states.weights, states.gradients, states.optimizer, 0.0, states.gathered, 0.0)
     return Fullness(beside, held, under_way, states.at_end, max(copies.out, copies.back), states.host + copies.host)
 
 
 def _in_chunks(
-    model: Transformer, layout: Layout, parts: Parts, precision: Precision, stages: Sequence[_Stage]
+    model: Transformer, layout: Layout, parts: Parts, precision: Precision, stages: Sequence[StageBytes]
 ) -> Fullness:
     """Of the one stage whose model data is in chunks: what chunks may take follows from the rest."""
     (one,) = stages
@@ -147,8 +158,9 @@ def _in_chunks(
     return Fullness(beside, held, one.passing, 0.0, found.copied, found.host, found.updated_on_host)
 
 
-def _states(layout: Layout, precision: Precision, stages: Sequence[_Stage], order: Order) -> _States:
-    """Of these stages on one rank. `zero` as the trainer does it: whole copies wait where the paper counts none."""
+def states_of(layout: Layout, precision: Precision, stages: Sequence[StageBytes], *, several: bool) -> States:
+    """Of these stages on one rank. `zero` as the trainer does it: whole copies wait where the paper counts none.
+    `several`: whether some stage goes forward more than once in a step."""
     whole = sum(stage.params for stage in stages)
     replicas = layout.replicas
     zero = layout.zero if replicas > 1 else 0
@@ -164,18 +176,18 @@ def _states(layout: Layout, precision: Precision, stages: Sequence[_Stage], orde
         bucket = 0.0
         if replicas > 1:
             bucket = 4.0 * whole if precision.is_coarse else min(BUCKET, precision.weight * largest)
-        return _States(weights, precision.weight * whole, optimizer, 0.0, 0.0, max(bucket, step), host)
+        return States(weights, precision.weight * whole, optimizer, 0.0, 0.0, max(bucket, step), host)
     reduced = (precision.weight + (fine if precision.is_coarse and zero >= 2 else 0)) * shard
     if zero == 3:
-        return _States(weights, reduced, optimizer, 2.0 * precision.weight * unit,
+        return States(weights, reduced, optimizer, 2.0 * precision.weight * unit,
                        (precision.weight + 2.0 * fine) * unit, max(step, 2.0 * fine * unit), host)  # fmt: skip
     gathered, at_end = precision.weight * whole, max(step, 2.0 * fine * largest)
     if zero == 1:
         beside = precision.weight * largest if precision.is_coarse else 0.0
-        return _States(weights, fine * whole, optimizer, gathered, beside, at_end, host)
-    if sum(a.op is Op.FORWARD for a in order) > len(stages):
+        return States(weights, fine * whole, optimizer, gathered, beside, at_end, host)
+    if several:
         waiting = fine * largest + reduced
     else:
         waiting = max(fine * s.params + reduced * sum(t.params for t in stages[k + 1 :]) / whole
                       for k, s in enumerate(stages))  # fmt: skip
-    return _States(weights, waiting, optimizer, gathered, 2.0 * fine * largest, at_end, host)
+    return States(weights, waiting, optimizer, gathered, 2.0 * fine * largest, at_end, host)

@@ -1,0 +1,94 @@
+"""What a layout holds at least, in closed form: no plan is built, nothing is simulated. Pure.
+
+Weights, gradients and optimizer shards are those of memory.py. Of activations it counts what lies on a rank when its
+first backward ends, which the schedule knows by a formula (`Schedule.ahead`); where it knows none, what any schedule
+holds: the loss of a micro-batch needs all stages, so a rank with stages of one pipe holds that micro-batch in each.
+The bound is never above the prediction (tests/planner/cost/test_bound.py), and equals it for 1F1B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from holdfast.plan.schedules.ahead import Instants
+from holdfast.plan.schedules.table import SCHEDULES, Placement
+from holdfast.plan.transformer import Transformer
+from holdfast.planner.cost.layers import Parts, Precision
+from holdfast.planner.cost.layout import Layout
+from holdfast.planner.cost.memory import NOT_MOVED, StageBytes, fullness, states_of
+
+
+def least_memory(model: Transformer, layout: Layout, parts: Parts, precision: Precision) -> float:
+    """Bytes that the fullest rank holds at least.
+
+    Only the ranks that can be the fullest are looked at: the first, with the most layers and the most micro-batches
+    under way, and the last, with the logits; with layers that are not even, also the rank of the largest stage.
+    """
+    if layout.device_bytes:
+        return least_of_family(model, layout, parts, precision, ("chunks",), 1)
+    places = layout.places
+    ranks = {0, layout.pp - 1}
+    if layout.stage_layers:
+        largest = max(range(layout.stages), key=lambda stage: layout.stage_layers[stage])
+        ranks |= {pipe[largest] for pipe in places}
+    return max(_of_rank(model, layout, parts, precision, rank, places) for rank in ranks)
+
+
+def _of_rank(
+    model: Transformer, layout: Layout, parts: Parts, precision: Precision, rank: int, places: list[tuple[int, ...]]
+) -> float:
+    # With fewer micro-batches than pipes some have none; two of them may go forward at once.
+    used = places[: (layout.local_micro_batches + 1) // 2]
+    own = [StageBytes(model, layout, parts, stage) for pipe in used for stage, at in enumerate(pipe) if at == rank]
+    if layout.activation_blocks:
+        weights, there = [one.stays for one in own], max(one.moves for one in own)
+    else:
+        weights, there = [one.held for one in own], 0.0
+    held = there + max(
+        sum(count * weight for count, weight in zip(counts, weights, strict=False))  # of the pipes that are used
+        for counts in _instants(layout, rank, len(own))
+    )
+    both_ways = SCHEDULES[layout.schedule].placement is Placement.BOTH_WAYS
+    return min(
+        fullness(states_of(layout, precision, own, several=several), layout, parts, own, held, NOT_MOVED).memory.total
+        for several in ({False, True} if both_ways else {layout.local_micro_batches > 1})
+    )
+
+
+def _instants(layout: Layout, rank: int, stages: int) -> Instants:
+    """Of each stage of the rank, micro-batches whose activations are there at the same time; of several instants."""
+    schedule = SCHEDULES[layout.schedule]
+    if not schedule.recomputes and layout.recompute != "cell":
+        if schedule.ahead is not None:
+            return schedule.ahead(rank, layout.pp, layout.stages_per_rank, layout.local_micro_batches)
+        if schedule.placement is not Placement.BOTH_WAYS:
+            return [(1,) * stages]
+    # While a forward runs its activations are there, whatever is kept of them.
+    return [tuple(int(one == stage) for one in range(stages)) for stage in range(stages)]
+
+
+def least_of_family(
+    model: Transformer, base: Layout, parts: Parts, precision: Precision, policies: Collection[str], pipes: int
+) -> float:
+    """Bytes that the fullest rank holds at least, of all layouts with the axes, micro-batch and recompute of `base`, and
+    its ZeRO stage or a lower one. `policies`: of MEMORY, those that they may have. `pipes`: that they have at most.
+
+    Some rank has its share of a pipe's layers or more, and one micro-batch's activations of them. Replicas in other
+    pipes share its states too, and each rank then has as many stages more, but of pipes without a micro-batch.
+    """
+    layer = parts.layer
+    held = layer.held[base.recompute if base.recompute in ("selective", "full") else "none"]
+    layers = -(-model.layers // base.pp)
+    if base.device_bytes:  # a layer, and what all of them made
+        return layer.params * precision.weight + layers * held
+    params = float(layer.params * layers)
+    share = min(pipes, (base.local_micro_batches + 1) // 2) / pipes if pipes > 1 else 1.0
+    # Gradients are in the weights' precision where nobody adds to them.
+    least = replace(precision, gradient=min(precision.gradient, precision.weight))
+    shards, zero = base.dp / share, base.zero
+    states = least.weight * params / (shards if zero >= 3 else 1) + least.gradient * params / (shards if zero >= 2 else 1)
+    if not any("states" in policy for policy in policies):
+        states += least.optimizer * params / (shards if zero >= 1 else 1)
+    at_once = base.recompute == "cell" or any("activations" in policy for policy in policies)
+    return states + (1 if at_once else layers) * held

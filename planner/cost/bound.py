@@ -71,8 +71,8 @@ def _instants(layout: Layout, rank: int, stages: int) -> Instants:
 def least_of_family(
     model: Transformer, base: Layout, parts: Parts, precision: Precision, policies: Collection[str], pipes: int
 ) -> float:
-    """Bytes that the fullest rank holds at least, of all layouts with the axes, micro-batch and recompute of `base`, and
-    its ZeRO stage or a lower one. `policies`: of MEMORY, those that they may have. `pipes`: that they have at most.
+    """Bytes that the fullest rank holds at least, of all layouts with the axes, micro-batch and recompute of `base`,
+    and its ZeRO stage or a lower one. `policies`: of MEMORY, those that they may have. `pipes`: that they have at most.
 
     Some rank has its share of a pipe's layers or more, and one micro-batch's activations of them. Replicas in other
     pipes share its states too, and each rank then has as many stages more, but of pipes without a micro-batch.
@@ -87,7 +87,9 @@ def least_of_family(
     # Gradients are in the weights' precision where nobody adds to them.
     least = replace(precision, gradient=min(precision.gradient, precision.weight))
     shards, zero = base.dp / share, base.zero
-    states = least.weight * params / (shards if zero >= 3 else 1) + least.gradient * params / (shards if zero >= 2 else 1)
+    states = least.weight * params / (shards if zero >= 3 else 1) + least.gradient * params / (
+        shards if zero >= 2 else 1
+    )
     if not any("states" in policy for policy in policies):
         states += least.optimizer * params / (shards if zero >= 1 else 1)
     at_once = base.recompute == "cell" or any("activations" in policy for policy in policies)

@@ -83,7 +83,8 @@ class Family:
         if self.base.device_bytes:
             return 1
         both = [name for name in space.schedules if SCHEDULES[name].placement is Placement.BOTH_WAYS]
-        return max((chunks for name in both for chunks in _chunks(self.base.pp, name, model.layers, space)), default=1)
+        found = (pipes for name in both for pipes in _chunks(self.base.pp, name, model.layers, space))
+        return max((pipes for pipes in found if self.base.pp % pipes == 0), default=1)
 
     def members(self, model: Transformer, space: Space) -> Iterator[Layout]:
         """Those that the model can have, the likeliest first."""

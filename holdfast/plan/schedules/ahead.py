@@ -39,8 +39,13 @@ def interleaved_zero_bubble(rank: int, ranks: int, chunks: int, micro_batches: i
 
 
 def folded(rank: int, ranks: int, chunks: int, micro_batches: int) -> Instants:
-    """ZBV and DualPipeV: the stage on the way out, and the one on the way back."""
+    """ZBV: the stage on the way out, and the one on the way back."""
     return [(min(2 * ranks - rank - 1, micro_batches), min(rank + 1, micro_batches))]
+
+
+def dualpipev(rank: int, ranks: int, chunks: int, micro_batches: int) -> Instants:
+    """As ZBV, with a forward beside the first backward of the last rank."""
+    return [(2 * ranks - rank - 1 + (rank == ranks - 1), rank + 1)]
 
 
 def chimera(rank: int, ranks: int, chunks: int, micro_batches: int) -> Instants:
@@ -56,9 +61,7 @@ def chimera(rank: int, ranks: int, chunks: int, micro_batches: int) -> Instants:
     for stage, dealt in places:
         now = 2 * ranks - 1 - stage
         if dealt:
-            found.append(
-                tuple(_before(now - s, most) - _before(now - (2 * ranks - 1 - s), most) for s, most in places)
-            )
+            found.append(tuple(_before(now - s, most) - _before(now - (2 * ranks - 1 - s), most) for s, most in places))
     return found
 
 

@@ -159,7 +159,7 @@ SCHEDULES = {
             "dualpipev",
             dualpipev,
             chunks=2,
-            ahead=ahead.folded,
+            ahead=ahead.dualpipev,
             placement=Placement.FOLD,
             halves_backward=True,
             fills_stages=True,
@@ -180,7 +180,13 @@ SCHEDULES = {
                 name, build, 2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts, when=when, ahead=first
             )
             for name, build, parts, first, when in (
-                ("chimera", chimera, 1, ahead.chimera, "micro-batches are about as many as ranks, and weights fit twice"),
+                (
+                    "chimera",
+                    chimera,
+                    1,
+                    ahead.chimera,
+                    "micro-batches are about as many as ranks, and weights fit twice",
+                ),
                 (
                     "chimera-doubling",
                     forward_doubling,

@@ -27,20 +27,17 @@ def least_memory(model: Transformer, layout: Layout, parts: Parts, precision: Pr
     """
     if layout.device_bytes:
         return least_of_family(model, layout, parts, precision, ("chunks",), 1)
-    places = layout.places
     ranks = {0, layout.pp - 1}
     if layout.stage_layers:
         largest = max(range(layout.stages), key=lambda stage: layout.stage_layers[stage])
-        ranks |= {pipe[largest] for pipe in places}
-    return max(_of_rank(model, layout, parts, precision, rank, places) for rank in ranks)
+        ranks |= {pipe[largest] for pipe in layout.places}
+    return max(_of_rank(model, layout, parts, precision, rank) for rank in ranks)
 
 
-def _of_rank(
-    model: Transformer, layout: Layout, parts: Parts, precision: Precision, rank: int, places: list[tuple[int, ...]]
-) -> float:
+def _of_rank(model: Transformer, layout: Layout, parts: Parts, precision: Precision, rank: int) -> float:
     # With fewer micro-batches than pipes some have none; two of them may go forward at once.
-    used = places[: (layout.local_micro_batches + 1) // 2]
-    own = [StageBytes(model, layout, parts, stage) for pipe in used for stage, at in enumerate(pipe) if at == rank]
+    used = layout.held(rank)[: (layout.local_micro_batches + 1) // 2]
+    own = [StageBytes(model, layout, parts, stage) for stages in used for stage in stages]
     if layout.activation_blocks:
         weights, there = [one.stays for one in own], max(one.moves for one in own)
     else:

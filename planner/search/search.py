@@ -179,12 +179,12 @@ class Search:
         return self._under_way.pop() if self._under_way else None
 
     def _is_left_out(self, layout: Layout) -> bool:
-        """By its floor, its bound, or what else must be true: without a plan."""
+        """By its bound, its floor, or what else must be true: without a plan."""
         model, costs = self.model, self.costs
+        if self._is_too_large(layout, costs.least_bytes(model, layout)):
+            return True
         if self._is_slower(costs.floor(model, layout, with_schedule=True)):
             self._counts["slower"] += 1
-            return True
-        if self._is_too_large(layout, costs.least_bytes(model, layout)):
             return True
         if not self.allows(layout):
             self._counts["not possible"] += 1

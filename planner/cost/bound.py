@@ -16,7 +16,7 @@ from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cost.layers import Parts, Precision
 from holdfast.planner.cost.layout import Layout
-from holdfast.planner.cost.memory import NOT_MOVED, StageBytes, fullness, states_of
+from holdfast.planner.cost.memory import NOT_MOVED, StageBytes, fullness, kind_of, stage_bytes, states_of
 
 
 def least_memory(model: Transformer, layout: Layout, parts: Parts, precision: Precision) -> float:
@@ -37,7 +37,7 @@ def least_memory(model: Transformer, layout: Layout, parts: Parts, precision: Pr
 def _of_rank(model: Transformer, layout: Layout, parts: Parts, precision: Precision, rank: int) -> float:
     # With fewer micro-batches than pipes some have none; two of them may go forward at once.
     used = layout.held(rank)[: (layout.local_micro_batches + 1) // 2]
-    own = [StageBytes(model, layout, parts, stage) for stages in used for stage in stages]
+    own = [stage_bytes(model, layout, parts, stage) for stages in used for stage in stages]
     if layout.activation_blocks:
         weights, there = [one.stays for one in own], max(one.moves for one in own)
     else:
@@ -74,20 +74,19 @@ def least_of_family(
     Some rank has its share of a pipe's layers or more, and one micro-batch's activations of them. Replicas in other
     pipes share its states too, and each rank then has as many stages more, but of pipes without a micro-batch.
     """
-    layer = parts.layer
-    held = layer.held[base.recompute if base.recompute in ("selective", "full") else "none"]
+    layer, kind = parts.layer, kind_of(base)
     layers = -(-model.layers // base.pp)
     if base.device_bytes:  # a layer, and what all of them made
-        return layer.params * precision.weight + layers * held
-    params = float(layer.params * layers)
-    share = min(pipes, (base.local_micro_batches + 1) // 2) / pipes if pipes > 1 else 1.0
-    # Gradients are in the weights' precision where nobody adds to them.
-    least = replace(precision, gradient=min(precision.gradient, precision.weight))
-    shards, zero = base.dp / share, base.zero
-    states = least.weight * params / (shards if zero >= 3 else 1) + least.gradient * params / (
-        shards if zero >= 2 else 1
-    )
-    if not any("states" in policy for policy in policies):
-        states += least.optimizer * params / (shards if zero >= 1 else 1)
+        return layer.params * precision.weight + layers * layer.held[kind]
     at_once = base.recompute == "cell" or any("activations" in policy for policy in policies)
-    return states + (1 if at_once else layers) * held
+    held = (1 if at_once else layers) * layer.held[kind]
+    # A stage for each layer: of equally many layers, more and smaller stages take the least room.
+    own = [StageBytes(1, parts, kind, is_first=False, is_last=False)] * layers
+    on_host = any("states" in policy for policy in policies)
+    members = [replace(base, zero=zero, is_on_host=on_host, bucket=1) for zero in range(base.zero + 1)]
+    least = min(
+        fullness(states_of(one, precision, own, several=several), one, parts, own, held, NOT_MOVED).memory.total
+        for one in members
+        for several in (False, True)
+    )
+    return least * min(1.0, (base.local_micro_batches + 1) // 2 / pipes)

@@ -76,7 +76,7 @@ def memory_of(
     model: Transformer, layout: Layout, parts: Parts, precision: Precision, plan: Plan
 ) -> tuple[tuple[Fullness, ...], float]:
     """By pipeline rank, and the bytes in host memory on the rank with the most."""
-    stages = [StageBytes(model, layout, parts, number) for number in range(layout.stages)]
+    stages = [stage_bytes(model, layout, parts, number) for number in range(layout.stages)]
     found = []
     for order in plan.orders:
         own = sorted({a.stage for a in order if a.op in COMPUTE})
@@ -91,15 +91,13 @@ def memory_of(
 
 
 class StageBytes:
-    """What a stage holds."""
+    """What a stage of so many layers holds. `kind`: what is recomputed, as LayerProfile has it."""
 
-    def __init__(self, model: Transformer, layout: Layout, parts: Parts, number: int) -> None:
-        layers = len(layout.layers_of(number, model.layers))
-        self.is_first, self.is_last = number == 0, number == layout.stages - 1
+    def __init__(self, layers: int, parts: Parts, kind: str, *, is_first: bool, is_last: bool) -> None:
+        self.is_first, self.is_last = is_first, is_last
         self.units = [parts.layer.params] * layers
         self.units += [parts.first.params] * self.is_first + [parts.last.params] * self.is_last
         self.params = float(sum(self.units))
-        kind = layout.recompute if layout.recompute in ("selective", "full") else "none"
         self.held = layers * parts.layer.held[kind] + (parts.first.held[kind] if self.is_first else 0.0)
         # The head's normalisation keeps what the last layer made, which is counted there.
         self.held += parts.last.held[kind] if self.is_last else 0.0
@@ -110,6 +108,18 @@ class StageBytes:
         """Of what is held: what may go to the host, which is not what comes in or goes out."""
         self.stays = ends * parts.layer.boundary
         self.passing = max(parts.layer.passing[kind], parts.last.passing[kind] if self.is_last else 0.0)
+
+
+def kind_of(layout: Layout) -> str:
+    """What a layout recomputes within a stage, as LayerProfile has it."""
+    return layout.recompute if layout.recompute in ("selective", "full") else "none"
+
+
+def stage_bytes(model: Transformer, layout: Layout, parts: Parts, number: int) -> StageBytes:
+    """Of a stage of a layout."""
+    layers = len(layout.layers_of(number, model.layers))
+    is_last = number == layout.stages - 1
+    return StageBytes(layers, parts, kind_of(layout), is_first=number == 0, is_last=is_last)
 
 
 def _memory(

@@ -26,7 +26,7 @@ def least_memory(model: Transformer, layout: Layout, parts: Parts, precision: Pr
     under way, and the last, with the logits; with layers that are not even, also the rank of the largest stage.
     """
     if layout.device_bytes:
-        return least_of_family(model, layout, parts, precision, ("chunks",), 1)
+        return least_of_family(model, layout, parts, precision, ("chunks",))
     ranks = {0, layout.pp - 1}
     if layout.stage_layers:
         largest = max(range(layout.stages), key=lambda stage: layout.stage_layers[stage])
@@ -35,26 +35,31 @@ def least_memory(model: Transformer, layout: Layout, parts: Parts, precision: Pr
 
 
 def _of_rank(model: Transformer, layout: Layout, parts: Parts, precision: Precision, rank: int) -> float:
-    # With fewer micro-batches than pipes some have none; two of them may go forward at once.
-    used = layout.held(rank)[: (layout.local_micro_batches + 1) // 2]
-    own = [stage_bytes(model, layout, parts, stage) for stages in used for stage in stages]
+    pipes = layout.held(rank)
+    stages = [stage for pipe in pipes for stage in pipe]
+    own = [stage_bytes(model, layout, parts, stage) for stage in stages]
+    first = len(pipes[0])  # the pipe that has a micro-batch if there is one
     if layout.activation_blocks:
-        weights, there = [one.stays for one in own], max(one.moves for one in own)
+        weights, there = [one.stays for one in own], max(one.moves for one in own[:first])
     else:
         weights, there = [one.held for one in own], 0.0
     held = there + max(
-        sum(count * weight for count, weight in zip(counts, weights, strict=False))  # of the pipes that are used
-        for counts in _instants(layout, rank, len(own))
+        sum(count * weight for count, weight in zip(counts, weights, strict=True))
+        for counts in _instants(layout, rank, first, len(own))
     )
+    ordered = [one for _, one in sorted(zip(stages, own, strict=True), key=lambda pair: pair[0])]
     both_ways = SCHEDULES[layout.schedule].placement is Placement.BOTH_WAYS
     return min(
-        fullness(states_of(layout, precision, own, several=several), layout, parts, own, held, NOT_MOVED).memory.total
+        fullness(
+            states_of(layout, precision, ordered, several=several), layout, parts, own, held, NOT_MOVED
+        ).memory.total
         for several in ({False, True} if both_ways else {layout.local_micro_batches > 1})
     )
 
 
-def _instants(layout: Layout, rank: int, stages: int) -> Instants:
-    """Of each stage of the rank, micro-batches whose activations are there at the same time; of several instants."""
+def _instants(layout: Layout, rank: int, first: int, stages: int) -> Instants:
+    """Of each stage of the rank, micro-batches whose activations are there at the same time; of several instants.
+    `first`: so many of its stages are of the first pipe."""
     schedule = SCHEDULES[layout.schedule]
     if not schedule.recomputes and layout.recompute != "cell":
         if schedule.ahead is not None:
@@ -62,17 +67,17 @@ def _instants(layout: Layout, rank: int, stages: int) -> Instants:
         if schedule.placement is not Placement.BOTH_WAYS:
             return [(1,) * stages]
     # While a forward runs its activations are there, whatever is kept of them.
-    return [tuple(int(one == stage) for one in range(stages)) for stage in range(stages)]
+    return [tuple(int(one == stage) for one in range(stages)) for stage in range(first)]
 
 
 def least_of_family(
-    model: Transformer, base: Layout, parts: Parts, precision: Precision, policies: Collection[str], pipes: int
+    model: Transformer, base: Layout, parts: Parts, precision: Precision, policies: Collection[str]
 ) -> float:
     """Bytes that the fullest rank holds at least, of all layouts with the axes, micro-batch and recompute of `base`,
-    and its ZeRO stage or a lower one. `policies`: of MEMORY, those that they may have. `pipes`: that they have at most.
+    and its ZeRO stage or a lower one. `policies`: of MEMORY, those that they may have.
 
-    Some rank has its share of a pipe's layers or more, and one micro-batch's activations of them. Replicas in other
-    pipes share its states too, and each rank then has as many stages more, but of pipes without a micro-batch.
+    Some rank has its share of the first pipe's layers or more, and one micro-batch's activations of them. Where
+    replicas in other pipes share its states too, it has as many more.
     """
     layer, kind = parts.layer, kind_of(base)
     layers = -(-model.layers // base.pp)
@@ -84,9 +89,8 @@ def least_of_family(
     own = [StageBytes(1, parts, kind, is_first=False, is_last=False)] * layers
     on_host = any("states" in policy for policy in policies)
     members = [replace(base, zero=zero, is_on_host=on_host, bucket=1) for zero in range(base.zero + 1)]
-    least = min(
+    return min(
         fullness(states_of(one, precision, own, several=several), one, parts, own, held, NOT_MOVED).memory.total
         for one in members
         for several in (False, True)
     )
-    return least * min(1.0, (base.local_micro_batches + 1) // 2 / pipes)

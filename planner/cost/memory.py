@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.plan.memory import peak
-from holdfast.plan.plan import COMPUTE, Action, Op, Order, Plan
+from holdfast.plan.plan import Action, Op, Order, Plan
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cost.host import Moved, in_chunks, moved
 from holdfast.planner.cost.layers import Parts, Precision
@@ -78,8 +78,9 @@ def memory_of(
     """By pipeline rank, and the bytes in host memory on the rank with the most."""
     stages = [stage_bytes(model, layout, parts, number) for number in range(layout.stages)]
     found = []
-    for order in plan.orders:
-        own = sorted({a.stage for a in order if a.op in COMPUTE})
+    for rank, order in enumerate(plan.orders):
+        # Also stages of pipes that have no micro-batch.
+        own = sorted(stage for pipe in layout.held(rank) for stage in pipe)
         if layout.device_bytes:
             found.append(_in_chunks(model, layout, parts, precision, stages))
         else:

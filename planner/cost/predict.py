@@ -139,12 +139,10 @@ class CostModel(StageCosts):
         """Bytes that the fullest rank holds at least, without a plan: never more than `predict` says."""
         return least_memory(model, layout, self._sizes(model, layout), self._precision(layout))
 
-    def least_of_family(
-        self, model: Transformer, base: Layout, policies: Collection[str] = (), pipes: int = 1
-    ) -> float:
+    def least_of_family(self, model: Transformer, base: Layout, policies: Collection[str] = ()) -> float:
         """Bytes that the fullest rank of any layout with these axes, micro-batch and recompute holds at least, with
-        this ZeRO stage or a lower one. `policies`: of MEMORY, that they may have. `pipes`: that they have at most."""
-        return least_of_family(model, base, self._sizes(model, base), self.precision, policies, pipes)
+        this ZeRO stage or a lower one. `policies`: of MEMORY, those that it may have."""
+        return least_of_family(model, base, self._sizes(model, base), self.precision, policies)
 
     def estimate(self, model: Transformer, layout: Layout) -> float:
         """Seconds by rule of thumb, for the order in which layouts are looked at."""

@@ -88,7 +88,7 @@ class Search:
         refused: ProfileError | None = None
         for number, one in enumerate(found):
             shared = replace(one.base, zero=max(self.space.zero))
-            least = costs.least_of_family(model, shared, one.policies(self.space), one.pipes(model, self.space))
+            least = costs.least_of_family(model, shared, one.policies(self.space))
             if least > self.limit and not costs.expands:
                 self._counts["families too large"] += 1
                 self._refused.append((least, number, one))

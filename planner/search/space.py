@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.base.errors import UsageError
-from holdfast.plan.schedules.table import SCHEDULES, Placement
+from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Cluster
 from holdfast.planner.cost.layout import MEMORY, RECOMPUTE, Layout, LayoutError
@@ -77,14 +77,6 @@ class Family:
     def policies(self, space: Space) -> tuple[str, ...]:
         """Of `space.memory`: those of the members."""
         return tuple(one for one in space.memory if (one == "chunks") == bool(self.base.device_bytes))
-
-    def pipes(self, model: Transformer, space: Space) -> int:
-        """That a member has at most."""
-        if self.base.device_bytes:
-            return 1
-        both = [name for name in space.schedules if SCHEDULES[name].placement is Placement.BOTH_WAYS]
-        found = (pipes for name in both for pipes in _chunks(self.base.pp, name, model.layers, space))
-        return max((pipes for pipes in found if self.base.pp % pipes == 0), default=1)
 
     def members(self, model: Transformer, space: Space) -> Iterator[Layout]:
         """Those that the model can have, the likeliest first."""

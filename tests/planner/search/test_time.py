@@ -29,7 +29,7 @@ class Over(Table):
     def least_bytes(self, model: Transformer, one: Layout) -> float:
         return 0.0
 
-    def least_of_family(self, model: Transformer, one: Layout, policies: object = (), pipes: int = 1) -> float:
+    def least_of_family(self, model: Transformer, one: Layout, policies: object = ()) -> float:
         return 0.0
 
     def _held(self, one: Layout) -> float:

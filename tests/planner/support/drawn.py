@@ -47,7 +47,7 @@ class Table:
     def least_bytes(self, model: Transformer, one: Layout) -> float:
         return self._draw("bytes", self._family(one)) + 0.25 * self._draw("own bytes", one)
 
-    def least_of_family(self, model: Transformer, one: Layout, policies: object = (), pipes: int = 1) -> float:
+    def least_of_family(self, model: Transformer, one: Layout, policies: object = ()) -> float:
         return self._draw("bytes", self._family(one))
 
     def _held(self, one: Layout) -> float:

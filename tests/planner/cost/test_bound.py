@@ -117,3 +117,6 @@ def test_the_bound_of_a_long_pipeline_by_hand() -> None:
     assert first == states + (4 + 1 + 2) * unit
     base = replace(layout, micro_batches=1)
     assert costs.least_of_family(model, base) == 16 * model.layer_parameters + layer + (4 + 1 + 2) * unit
+    # Of 4 layers on 3 ranks one has two.
+    expected = 2 * (16 * model.layer_parameters + layer) + (4 + 1 + 2) * unit
+    assert costs.least_of_family(model, replace(base, pp=3)) == expected

@@ -14,13 +14,12 @@ from holdfast.plan.planned_step import PlannedStep
 from holdfast.plan.schedules.table import SCHEDULES, Placement
 from holdfast.plan.transformer import Transformer, step_flops
 from holdfast.planner.cluster.cluster import Cluster
-from holdfast.planner.cost.bound import least_memory, least_of_family
 from holdfast.planner.cost.collectives import Collective, left_in_pieces
 from holdfast.planner.cost.compute import Engine
 from holdfast.planner.cost.layers import LayerProfile, Parts
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import Profile
-from holdfast.planner.cost.memory import Fullness, memory_of
+from holdfast.planner.cost.memory import Fullness, least_memory, least_of_family, memory_of
 from holdfast.planner.cost.prediction import Breakdown, Memory, Prediction
 from holdfast.planner.cost.schedule import RankTimes, extrapolated, run
 from holdfast.planner.cost.stages import Groups, StageCosts, seconds_of

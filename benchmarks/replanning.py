@@ -22,6 +22,7 @@ from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
+from holdfast.planner.search.budget import Budget
 from holdfast.planner.search.reasons import NothingFits
 from holdfast.planner.search.search import Search
 from holdfast.planner.search.space import Space
@@ -48,8 +49,8 @@ def best(nodes: int) -> tuple[Layout, float] | None:
     """The planner's layout on so many nodes, and seconds of its step; None where nothing divides."""
     try:
         search = Search(MODEL, costs(nodes), SAMPLES, space=SPACE, limit_bytes=75e9, kept=1)
-        began = time.process_time()
-        found = search.run(lambda: time.process_time() - began > SEARCH_S).best[0]
+        budget = Budget(SEARCH_S, time.process_time)
+        found = search.run(budget.is_up, budget.is_too_long).best[0]
     except NothingFits:
         return None
     return found.layout, found.prediction.step_s

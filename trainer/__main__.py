@@ -80,9 +80,9 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
     shape = [] if options["model"] is None else _named(options["model"])
     config = load(options["config"], [*shape, *options["set"], *flags, *theirs])
-    if config.module.build and (options["traffic"] or options["sample"] is not None or options["export_hf"]):
+    if config.module.build and (options["sample"] is not None or options["export_hf"]):
         raise ConfigError(
-            f"module.build = {config.module.build} with --sample, --export-hf, --traffic: they are for the transformer"
+            f"module.build = {config.module.build} with --sample, --export-hf: they are for the transformer"
         )
     if options["traffic"]:
         return config, Instead(None, 0, 0.0, None, traffic=True)
@@ -158,6 +158,7 @@ def _print_traffic(config: Config) -> None:
 
     import torch
 
+    from holdfast.trainer.modules.stage import look_at, sizes_of
     from holdfast.trainer.optim.traffic import traffic
     from holdfast.trainer.pipeline.pipeline import build_plan
 
@@ -165,7 +166,8 @@ def _print_traffic(config: Config) -> None:
     world = launch.world if launch.is_distributed else world_of(config.parallel)
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, world, vocab)
-    of_a_step = traffic(config, layout, build_plan(config, layout, torch.device("cpu")), vocab)
+    own = sizes_of(look_at(config, layout.stages)) if config.module.build else None
+    of_a_step = traffic(config, layout, build_plan(config, layout, torch.device("cpu")), vocab, own)
     if launch.rank == 0:
         print(f"{layout.text}: bytes of a step, over all ranks")
         for cause, size in (*asdict(of_a_step).items(), ("total", of_a_step.total)):

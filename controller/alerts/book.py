@@ -17,6 +17,8 @@ from holdfast.wire import types as t
 _MARK = "mark"
 FAILED, NO_PROGRESS, AT_RISK = "failed", "no progress", "at risk"
 """Conditions of a job's health that are notices of their own where no incident is."""
+_ENDING_S = 60.0
+"""Workers that have not ended by then do not hold a message up."""
 _MOST_NAMED = 20
 """Incidents that a digest names one by one."""
 
@@ -124,6 +126,8 @@ class Book:
     def _look_at(self, one: Incident, job: JobView | None, now: float) -> None:
         notice = self.notices.get(one.id)
         lasted = (now if one.closed is None else one.closed) - one.opened
+        if self._is_ending(one, job, now):
+            return
         if notice is None:
             if one.closed is not None and (one.closed <= (self._began or 0.0) or self._is_old_alert(one)):
                 return
@@ -146,6 +150,11 @@ class Book:
         elif one.state is IncidentState.CLOSED and notice.stage is Stage.FIRING:
             notice.title, notice.text = _title(one, job, f"closed after {lasted:.1f} s"), _text(one, job)
             self._end(notice, one.closed or now)
+
+    def _is_ending(self, one: Incident, job: JobView | None, now: float) -> bool:
+        """The incident failed, and the job's workers are being ended: its health does not say so before they have."""
+        is_behind = job is not None and job.health["condition"] != FAILED
+        return one.state is IncidentState.FAILED and is_behind and now - (one.closed or now) < _ENDING_S
 
     def _is_old_alert(self, one: Incident) -> bool:
         return one.action == Move.ALERT and _number(one) <= self._newest

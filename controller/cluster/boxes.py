@@ -25,11 +25,12 @@ def layout_doc(job: Job, known: Mapping[str, Node], planned: NodeBytes, measured
     leaves = of[planned.one] != of[planned.other]
     one, other, amount = planned.one[leaves], planned.other[leaves], planned.amount[leaves]
     sent, received = (np.bincount(of[ends], amount, len(number)).tolist() for ends in (one, other))
+    ends = np.cumsum(planned.sizes or (job.world,))
     found = []
     for key, i in number.items():
         places = np.flatnonzero(of == i).tolist()
         ranks = [rank for place in places for rank in job.ranks_on(job.nodes[place])]
-        counts = np.unique(np.array(ranks) * planned.pp // job.world, return_counts=True)
+        counts = np.unique(np.searchsorted(ends, ranks, side="right"), return_counts=True)
         counted = measured(job.nodes[places[0]]) if kind == "node" else None
         found.append(
             {

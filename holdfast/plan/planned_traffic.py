@@ -23,9 +23,15 @@ class PlannedTraffic:
     message: float = 0.0
     """From each rank of a stage to the same place in the next stage of its pipe, and as many back."""
     tied: float = 0.0
-    """From each rank of the first stage to the same place in the last one, and as many back."""
+    """From each rank of the first stage to the same place in the last one, and as many back. Where the two differ in
+    tp: from each rank of both to the next of them."""
     world: float = 0.0
     """From each rank to the next of all ranks."""
+    messages: tuple[float, ...] = ()
+    """By boundary between stages, where messages or tp differ: what one replica passes on, and as many back. Empty:
+    each rank passes on `message` at every boundary."""
+    split: bool = False
+    """Of `messages`: each rank of a tp group has its part of them (sequence parallelism), and not all have all."""
 
     def __post_init__(self) -> None:
         for one in fields(self):

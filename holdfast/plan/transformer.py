@@ -62,6 +62,14 @@ class Transformer:
         return self.width * self.inner * (self.gates + 1)
 
     @property
+    def layer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(out, in) of each matrix of one layer, as it is multiplied: a parallel block has one in and one out."""
+        qkv, out = self.width + 2 * self.kv_width, (self.width, self.width)
+        if self.block == "parallel":
+            return (qkv + self.gates * self.inner, self.width), (self.width, self.width + self.inner)
+        return (qkv, self.width), out, *((self.inner, self.width),) * self.gates, (self.width, self.inner)
+
+    @property
     def norms(self) -> int:
         """In one layer."""
         return 1 if self.block == "parallel" else 2

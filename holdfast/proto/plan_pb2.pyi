@@ -134,12 +134,16 @@ class PlannedTraffic(google.protobuf.message.Message):
     MESSAGE_FIELD_NUMBER: builtins.int
     TIED_FIELD_NUMBER: builtins.int
     WORLD_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    SPLIT_FIELD_NUMBER: builtins.int
     message: builtins.float
     """to the next stage, and as many back"""
     tied: builtins.float
     """between the first and the last stage, each way"""
     world: builtins.float
     """to the next of all ranks"""
+    split: builtins.bool
+    """of messages: tp ranks have a part each"""
     @property
     def tensor(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """by pipeline rank, to the next of a tp group"""
@@ -147,6 +151,10 @@ class PlannedTraffic(google.protobuf.message.Message):
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """by stage, to the next that holds the same"""
+
+    @property
+    def messages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """by boundary, of one replica, each way, where they or tp differ; then not `message`"""
 
     def __init__(
         self,
@@ -156,8 +164,10 @@ class PlannedTraffic(google.protobuf.message.Message):
         message: builtins.float = ...,
         tied: builtins.float = ...,
         world: builtins.float = ...,
+        messages: collections.abc.Iterable[builtins.float] | None = ...,
+        split: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["message", b"message", "replicas", b"replicas", "tensor", b"tensor", "tied", b"tied", "world", b"world"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["message", b"message", "messages", b"messages", "replicas", b"replicas", "split", b"split", "tensor", b"tensor", "tied", b"tied", "world", b"world"]) -> None: ...
 
 global___PlannedTraffic = PlannedTraffic
 

@@ -94,7 +94,15 @@ def decode_traffic(data: bytes) -> PlannedTraffic | None:
         if not message.HasField("traffic"):
             return None
         found = message.traffic
-        return PlannedTraffic(tuple(found.tensor), tuple(found.replicas), found.message, found.tied, found.world)
+        return PlannedTraffic(
+            tuple(found.tensor),
+            tuple(found.replicas),
+            found.message,
+            found.tied,
+            found.world,
+            tuple(found.messages),
+            found.split,
+        )
     except (DecodeError, ValueError):
         return None
 

@@ -90,6 +90,10 @@ class Layout:
         """By pipe, the pipeline rank of each stage."""
         return _places(self.schedule, self.pp, self.stages_per_rank)
 
+    def held(self, rank: int) -> tuple[tuple[int, ...], ...]:
+        """By pipe, the stages of a pipeline rank."""
+        return _held(self.schedule, self.pp, self.stages_per_rank, rank)
+
     @property
     def replicas(self) -> int:
         """Ranks of one place in tp that hold a stage: dp in each of its pipes."""
@@ -160,7 +164,7 @@ class Layout:
         if self.zero == 3 and (schedule.placement is Placement.BOTH_WAYS or schedule.halves_backward):
             return f"schedule {schedule.name} cannot gather parameters by layer: set zero to 2 or less"
         try:
-            schedule.placement.places(self.pp, self.stages_per_rank)
+            _places(self.schedule, self.pp, self.stages_per_rank)
         except ValueError as error:
             return f"schedule {schedule.name} {error}"
         return self._unfit_memory() or self._unfit_pieces(model)  # pieces ask for places: they must be there
@@ -204,6 +208,12 @@ class Layout:
 @functools.lru_cache(maxsize=4096)
 def _places(schedule: str, pp: int, chunks: int) -> list[tuple[int, ...]]:
     return SCHEDULES[schedule].placement.places(pp, chunks)
+
+
+@functools.lru_cache(maxsize=4096)
+def _held(schedule: str, pp: int, chunks: int, rank: int) -> tuple[tuple[int, ...], ...]:
+    pipes = _places(schedule, pp, chunks)
+    return tuple(tuple(stage for stage, at in enumerate(pipe) if at == rank) for pipe in pipes)
 
 
 def _divisors(groups: int, heads: int) -> str:

@@ -19,7 +19,7 @@ from holdfast.planner.cost.compute import Engine
 from holdfast.planner.cost.layers import LayerProfile, Parts
 from holdfast.planner.cost.layout import Layout, LayoutError
 from holdfast.planner.cost.measured import Profile
-from holdfast.planner.cost.memory import Fullness, memory_of, model_states
+from holdfast.planner.cost.memory import Fullness, least_memory, least_of_family, memory_of
 from holdfast.planner.cost.prediction import Breakdown, Memory, Prediction
 from holdfast.planner.cost.schedule import RankTimes, extrapolated, run
 from holdfast.planner.cost.stages import Groups, StageCosts, seconds_of
@@ -134,26 +134,14 @@ class CostModel(StageCosts):
         again = forward if layout.recompute == "full" else again
         return forward, slowness * seconds_of(one.t_b) + (self._sum(one.sends_b, groups) if sends else 0.0) + again
 
-    def least_bytes(self, model: Transformer, layout: Layout, policies: Collection[str] = ()) -> float:
-        """Bytes that the fullest rank of any layout of these axes, micro-batch, recompute and ZeRO stage holds at
-        least: states of its layers, and one micro-batch's activations of them. `policies`: of MEMORY, that the layout
-        may have besides its own."""
-        layer = self._sizes(model, layout).layer
-        held = layer.held[layout.recompute if layout.recompute in ("selective", "full") else "none"]
-        if layout.device_bytes:  # a layer, and what all of them made
-            return layer.params * self.precision.weight + model.layers * held
-        layers = max(model.layers // layout.pp, *layout.stage_layers, 0)
-        replicas = layout.dp if layout.zero else 1
-        # Gradients are in the weights' precision where nobody adds to them.
-        least = replace(self.precision, gradient=min(self.precision.gradient, self.precision.weight))
-        weights, gradients, optimizer = model_states(layer.params * layers, replicas, layout.zero, least)
-        if layout.is_on_host or any("states" in policy for policy in policies):
-            optimizer = 0.0
-        if layout.activation_blocks:  # of what is in host memory that which is computed at once
-            layers = model.layers // layout.stages
-        elif any("activations" in policy for policy in policies):
-            layers = 1
-        return weights + gradients + optimizer + layers * held
+    def least_bytes(self, model: Transformer, layout: Layout) -> float:
+        """Bytes that the fullest rank holds at least, without a plan: never more than `predict` says."""
+        return least_memory(model, layout, self._sizes(model, layout), self._precision(layout))
+
+    def least_of_family(self, model: Transformer, base: Layout, policies: Collection[str] = ()) -> float:
+        """Bytes that the fullest rank of any layout with these axes, micro-batch and recompute holds at least, with
+        this ZeRO stage or a lower one. `policies`: of MEMORY, those that it may have."""
+        return least_of_family(model, base, self._sizes(model, base), self.precision, policies)
 
     def estimate(self, model: Transformer, layout: Layout) -> float:
         """Seconds by rule of thumb, for the order in which layouts are looked at."""

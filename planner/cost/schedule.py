@@ -85,6 +85,13 @@ def samples_of(layout: Layout) -> tuple[int, int] | None:
     return least, least + pp
 
 
+def computations(layout: Layout) -> int:
+    """That a prediction builds and simulates: of the whole plan, or of the two shorter ones."""
+    micro_batches = sum(samples_of(layout) or (layout.local_micro_batches,))
+    backwards = 2 if SCHEDULES[layout.schedule].halves_backward or layout.recompute == "cell" else 1
+    return layout.stages * micro_batches * (1 + backwards)
+
+
 def extrapolated(layout: Layout, of: Callable[[Plan], T], join: Callable[[T, T, float], T]) -> T:
     """`of` the layout's plan; of a long one, `join(shorter, longer, k)` goes on k differences behind the shorter."""
     pair = samples_of(layout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from holdfast.plan.planned_traffic import PlannedTraffic
@@ -16,6 +17,7 @@ from holdfast.plan.transformer import Transformer
 from holdfast.planner.cluster.cluster import Level
 from holdfast.planner.cost.collectives import sent
 from holdfast.planner.cost.layers import Parts, Precision, Sends
+from holdfast.planner.cost.layers import parts as parts_of
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.prediction import Wire
 
@@ -69,18 +71,98 @@ def planned_traffic(
         for pipe in places:
             tensor[pipe[stage]] += sends / layout.tp
         held = layers * parts.layer.params + sum(end.params for end in ends)
-        gathers, sums = times[stage] if times else reductions(layout)
-        if layout.zero == 0:  # an all-reduce of whole gradients, and nothing to gather
-            gathers, sums = 0, 2 * sums
-        each = gathers * precision.weight + sums * precision.gradient
-        replicas.append((copies - 1.0) / copies * held * each)
+        replicas.append(_shared(layout, stage, precision, times) * held)
     return PlannedTraffic(
         tuple(tensor),
         tuple(replicas),
         lines * parts.layer.boundary,
         _tied(model, layout, parts, precision) / (2.0 * layout.dp * layout.tp),
-        2.0 * (layout.world - 1) * 8 * (2 + layout.world) / layout.world,
+        _totals(layout.world),
     )
+
+
+def unlike_traffic(
+    model: Transformer,
+    layout: Layout,
+    tps: Sequence[int],
+    precision: Precision,
+    times: Sequence[tuple[float, float]] = (),
+) -> PlannedTraffic:
+    """As `planned_traffic`, of pipeline ranks of different `tps`, which `layout` has otherwise. One pipe.
+
+    A stage sends what it does where all are of its tp. Between stages goes the whole of b s h numbers, once for each
+    tp rank that receives it, or once in all with sequence parallelism. The copies of a tied table are added up by all
+    n ranks of both ends: 2 (n - 1) / n of it from each.
+    """
+    (pipe,) = layout.places
+    alike = {}
+    for tp in set(tps):
+        one = replace(layout, tp=tp)
+        alike[tp] = planned_traffic(model, one, parts_of(model, one, precision), precision, times)
+    tied, ends = 0.0, (tps[pipe[0]], tps[pipe[-1]])
+    if model.tied and pipe[0] != pipe[-1]:
+        tied = alike[ends[0]].tied
+        if ends[0] != ends[1]:
+            owners = 1.0 if layout.zero == 0 else 1.0 / layout.replicas
+            tied = 2.0 * (sum(ends) - 1) / sum(ends) * model.table_parameters * precision.weight * owners
+    whole = layout.local_micro_batches * layout.micro_batch_size * model.length * model.width * precision.weight
+    return PlannedTraffic(
+        tuple(alike[tp].tensor[place] for place, tp in enumerate(tps)),
+        tuple(alike[tps[place]].replicas[stage] for stage, place in enumerate(pipe)),
+        tied=tied,
+        world=_totals(layout.dp * sum(tps)),
+        messages=(float(whole),) * (layout.stages - 1),
+        split=layout.sequence,
+    )
+
+
+def module_traffic(
+    layout: Layout,
+    held: Sequence[int],
+    crossing: Sequence[int],
+    tied: int,
+    precision: Precision,
+    times: Sequence[tuple[float, float]],
+) -> PlannedTraffic:
+    """As `planned_traffic`, of a module of which sizes alone are known, without tp.
+
+    `held`: parameters that each stage trains. `crossing`: bytes of a micro-batch over each boundary. `tied`: elements
+    of a parameter that both ends have, 0: none.
+    """
+    places = layout.places
+    lines = layout.local_micro_batches / len(places)
+    messages = tuple(lines * num_bytes for num_bytes in crossing)
+    is_apart = len(places) == 1 and places[0][0] != places[0][-1]
+    owners = 1.0 if layout.zero == 0 else 1.0 / layout.replicas
+    return PlannedTraffic(
+        (0.0,) * layout.pp,
+        tuple(_shared(layout, stage, precision, times) * count for stage, count in enumerate(held)),
+        # For readers that do not know of `messages`: what they expect is about right.
+        sum(messages) / max(1, len(messages)),
+        is_apart * tied * precision.weight * owners,
+        _totals(layout.world),
+        messages,
+    )
+
+
+def with_curvature(
+    found: PlannedTraffic, model: Transformer, layout: Layout, precision: Precision, largest: int, is_clipped: bool
+) -> PlannedTraffic:
+    """With what DP-KFAC sends (arXiv 2206.15143): of P replicas the owner of a matrix sends its preconditioned gradient
+    to the P - 1 others, in the mean over owners (P - 1) / P of all matrices from each to the next.
+
+    `largest`: the longest side of a matrix that has an owner; tables of rows have none. `is_clipped`: pipeline ranks
+    add up one number of 8 bytes, here over all ranks.
+    """
+    replicas = list(found.replicas)
+    for stage in range(layout.stages):
+        shapes = model.layer_matrices * len(layout.layers_of(stage, model.layers))
+        if stage == layout.stages - 1 and not model.tied:
+            shapes += ((model.vocab, model.width),)
+        count = sum(rows * columns for rows, columns in shapes if max(rows, columns) <= largest)
+        replicas[stage] += (layout.dp - 1.0) / layout.dp * count * precision.gradient
+    clip = 2.0 * (layout.pp - 1) * 8 / layout.pp if is_clipped else 0.0
+    return replace(found, replicas=tuple(replicas), world=found.world + clip)
 
 
 def contributed(model: Transformer, parts: Parts, precision: Precision, replicas: int, roles: int) -> PlannedTraffic:
@@ -96,7 +178,7 @@ def contributed(model: Transformer, parts: Parts, precision: Precision, replicas
         ends = parts.last.params * (section == 1) + parts.first.params * (section == roles)
         having = replicas * (roles - section + 1) // roles
         total += (2 * (having - 1) + replicas - having) * (layers * parts.layer.params + ends) * precision.gradient
-    return PlannedTraffic((0.0,), (total / replicas,), world=2.0 * (replicas - 1) * 8 * (2 + replicas) / replicas)
+    return PlannedTraffic((0.0,), (total / replicas,), world=_totals(replicas))
 
 
 def reductions(layout: Layout) -> tuple[int, int]:
@@ -106,6 +188,19 @@ def reductions(layout: Layout) -> tuple[int, int]:
     """
     count = layout.local_micro_batches
     return {0: (0, 1), 1: (1, 1), 2: (1, count), 3: (2 * count, count)}[layout.zero]
+
+
+def _shared(layout: Layout, stage: int, precision: Precision, times: Sequence[tuple[float, float]]) -> float:
+    """Bytes from each replica to the next for each parameter that it has of a stage."""
+    gathers, sums = times[stage] if times else reductions(layout)
+    if layout.zero == 0:  # an all-reduce of whole gradients, and nothing to gather
+        gathers, sums = 0, 2 * sums
+    return (layout.replicas - 1.0) / layout.replicas * (gathers * precision.weight + sums * precision.gradient)
+
+
+def _totals(world: int) -> float:
+    """From each rank to the next of all: loss, norm and a flag of each rank."""
+    return 2.0 * (world - 1) * 8 * (2 + world) / world
 
 
 def _tensor(model: Transformer, layout: Layout, parts: Parts, precision: Precision) -> float:

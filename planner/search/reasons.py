@@ -21,6 +21,10 @@ class NothingFits(UsageError):
     """No layout is possible; the text says what would be."""
 
 
+class NothingFound(NothingFits):
+    """Time was up before a layout was found that fits; there may be one."""
+
+
 def no_family(model: Transformer, cluster: Cluster, samples: int, space: Space) -> str:
     """Of a cluster on which nothing divides: how many of its nodes would do, or which batch."""
     text = f"no layout has {samples:,} samples in a step on {cluster.world:,} devices"
@@ -49,11 +53,20 @@ def no_member(model: Transformer, cluster: Cluster, samples: int) -> str:
     )
 
 
+def no_time(looked_at: int, all_of_them: int, limit: float, held: float | None) -> str:
+    """Of a search that time ended. `held`: bytes of the smallest of those that are too large, at least."""
+    smallest = "" if held is None else f", and the smallest of them needs {_gb(held)} or more"
+    return (
+        f"time was up before a layout was found that fits in {_gb(limit)} a device: {looked_at:,} of {all_of_them:,} "
+        f"were looked at{smallest}; more time looks at the rest"
+    )
+
+
 def too_large(costs: CostModel, model: Transformer, held: float, layout: Layout, limit: float) -> str:
-    """Of a model that no layout fits: what the smallest needs, and how many nodes would do."""
+    """Of a model that no layout fits: what the smallest needs at least, and how many nodes would do."""
     text = (
-        f"no layout fits in {_gb(limit)} a device: the smallest of those looked at (pp={layout.pp} dp={layout.dp} "
-        f"tp={layout.tp} {layout.schedule}, ZeRO {layout.zero}, recompute {layout.recompute}) needs {_gb(held)}"
+        f"no layout fits in {_gb(limit)} a device: the smallest (pp={layout.pp} dp={layout.dp} tp={layout.tp} "
+        f"{layout.schedule}, ZeRO {layout.zero}, recompute {layout.recompute}) needs {_gb(held)} or more"
     )
     for times in _TIMES:
         found = _on(costs, model, layout, times)
@@ -65,7 +78,7 @@ def too_large(costs: CostModel, model: Transformer, held: float, layout: Layout,
 
 def _on(costs: CostModel, model: Transformer, layout: Layout, times: int) -> float | None:
     """Bytes of the fullest rank on so many times the nodes, states shared out and layers recomputed; None if no layout
-    can be there, or if nothing is known of links between nodes."""
+    can be there, or if nothing is known of links between nodes. By the bound, which is exact for 1F1B."""
     cluster = costs.cluster
     try:
         larger = CostModel(replace(cluster, nodes=cluster.nodes * times), costs.precision, costs.profile)
@@ -80,9 +93,10 @@ def _on(costs: CostModel, model: Transformer, layout: Layout, times: int) -> flo
         spread = Layout(pp, dp, layout.tp, micro_batches=dp * 2 * pp, zero=3 if dp > 1 else 0, recompute="full",
                         sequence=layout.sequence, shard_vocabulary=layout.shard_vocabulary)  # fmt: skip
         try:
-            held = max(one.total for one in larger.memory(model, spread))
+            spread.check(model)
         except LayoutError:
             continue
+        held = larger.least_bytes(model, spread)
         best = held if best is None else min(best, held)
     return best
 

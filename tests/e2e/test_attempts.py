@@ -9,7 +9,7 @@ from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, acted_on
 from tests.e2e.test_run import WARM_S, Runs, script
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.calm, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, Json, Running, acted_on, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.calm, pytest.mark.timeout(240)]
 
 PAUSE_S = 0.05
 

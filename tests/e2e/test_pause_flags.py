@@ -8,7 +8,7 @@ import pytest
 from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, Json, acted_on, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.calm, pytest.mark.timeout(240)]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ENDED_S = 150.0

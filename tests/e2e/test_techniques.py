@@ -48,6 +48,8 @@ TECHNIQUES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 Lines = list[dict[str, Any]]
+_RANK_KILLS = 2
+"""Of KINDS."""
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +172,10 @@ def test_every_step_has_the_loss_of_a_calm_job(
     calm = {line["step"]: line["loss"] for line in lines_of(path)}
     print(f"{technique}: {len(struck)} steps were computed, to step {last}, loss {calm[last]:.4f}")
     assert len(set(calm.values())) == last + 1
-    assert {line["step"] for line in struck} == set(calm)
+    steps = [line["step"] for line in struck]
+    unwritten = set(calm) - set(steps)  # the rank that writes was killed behind a step, before its line
+    assert len(unwritten) <= _RANK_KILLS
+    assert all(one - 1 in steps and steps[steps.index(one - 1) + 1] == one + 1 for one in unwritten)
     assert [(line["step"], line["loss"]) for line in struck] == [(line["step"], calm[line["step"]]) for line in struck]
 
 

@@ -51,18 +51,12 @@ def look(config: Config, stages: int) -> None:
 
 def main(settings: str, stages: str) -> int:
     """In that process: 2 with what is wrong on standard output, or 0."""
-    import torch
-
-    from holdfast.trainer.modules.stage import open_module
+    from holdfast.trainer.modules.stage import look_at
     from holdfast.trainer.settings.load import load
 
     try:
         config = load(overrides=json.loads(settings).items())
-        try:
-            open_module(config, int(stages), torch.device("meta"), "meta")
-        except ConfigError:
-            # Some modules read values while they are built, and meta tensors have none.
-            open_module(config, int(stages), torch.device("cpu"))
+        look_at(config, int(stages))
     except ConfigError as error:
         print(f"\n{error}", flush=True)
         return 2

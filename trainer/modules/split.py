@@ -55,6 +55,10 @@ class Partition:
         read = {str(one.target) for one in inputs if one.op == "get_attr"}
         return read & self.trace.parameters
 
+    def shapes_of(self, stage: int) -> dict[str, tuple[int, ...]]:
+        """Of the parameters of a stage."""
+        return {name: tuple(_found(self.trace, name).shape) for name in sorted(self.parameters_of(stage))}
+
 
 def _by_type(values: Any) -> Any:
     """Arguments of an operation, with no device's number."""

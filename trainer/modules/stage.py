@@ -19,6 +19,7 @@ from holdfast.trainer.modules.twin import land, twin
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import vocab_of
+from holdfast.trainer.settings.own_module import ModuleSizes
 
 
 class ModuleStage(Piece):
@@ -107,6 +108,24 @@ def boundaries(whole: Partition, device: torch.device) -> dict[int, Tensor]:
         index: torch.empty(message.elements, dtype=message.dtype, device=device)
         for index, message in enumerate(whole.messages)
     }
+
+
+def sizes_of(whole: Partition) -> ModuleSizes:
+    """Of a module in stages, what its layout makes ranks send."""
+    return ModuleSizes(
+        tuple(whole.shapes_of(stage) for stage in range(whole.stages)),
+        tuple(message.elements * message.dtype.itemsize for message in whole.messages),
+        whole.cuts.tied,
+    )
+
+
+def look_at(config: Config, stages: int) -> Partition:
+    """A module that is not trained here, in stages; on meta tensors where it can be built so. Raises ConfigError."""
+    try:
+        return open_module(config, stages, torch.device("meta"), "meta")
+    except ConfigError:
+        # Some modules read values while they are built, and meta tensors have none.
+        return open_module(config, stages, torch.device("cpu"))
 
 
 def _check_logits(build: str, logits: Tensor, shape: tuple[int, int], vocab: int) -> None:

@@ -21,6 +21,7 @@ from holdfast.trainer.settings.chunk_layout import Chunks, Words, in_chunks, uni
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout
+from holdfast.trainer.settings.own_module import ModuleSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class HeldParameter:
 
     def elements(self, tp: int, rows_of: int = 1) -> int:
         """Of one tp rank's part, with its rows filled up to a multiple of `rows_of` as FSDP does."""
+        if not self.shape:
+            return 1
         shape = list(self.shape)
         if self.split is not None:
             shape[self.split] //= tp
@@ -112,10 +115,14 @@ def chunks_of(config: Config, layout: TrainerLayout, vocab: int, device_bytes: i
         ) from None
 
 
-def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int) -> StepBytes:
-    """Of one step of this job."""
-    stages = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
+def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int, own: ModuleSizes | None = None) -> StepBytes:
+    """Of one step of this job. `own`: of a module of the user's, which has to be known."""
     world = 2 * (layout.world - 1) * 8 * (2 + layout.world)
+    if own is not None:
+        held = [[HeldParameter(name, shape) for name, shape in one.items()] for one in own.parameters]
+        return StepBytes(0, _pipeline_of(config, layout, own), _replicas(config, layout, plan, held, vocab), 0, world)
+    assert not config.module.build, "the sizes of a module of the user's are not in the settings"
+    stages = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
     return StepBytes(
         _tensor(config, layout, stages),
         _pipeline(config, layout, vocab),
@@ -175,6 +182,20 @@ def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
         # Two ranks of each place in tp, or one group of all.
         summed = first + last - 1 if first != last else 1 if config.parallel.shard_vocabulary else first
         total += 2 * vocab * config.model.d_model * _item(config) * summed * _copies(config, layout)
+    return total
+
+
+def _pipeline_of(config: Config, layout: TrainerLayout, own: ModuleSizes) -> int:
+    """Of a module of the user's: messages over its cuts, in all pipes, and the two copies of a tied parameter."""
+    each = config.train.micro_batches // layout.pipes
+    total = sum(
+        2 * each * own.messages[s]
+        for places in layout.places
+        for s in range(layout.stages - 1)
+        if places[s] != places[s + 1]
+    )
+    if own.tied is not None and layout.pipes == 1 and layout.rank_of(0) != layout.rank_of(layout.stages - 1):
+        total += 2 * math.prod(own.parameters[0][own.tied]) * _item(config) * _copies(config, layout)
     return total
 
 

@@ -30,7 +30,7 @@ from holdfast.trainer.model.loss import is_split, mean_loss
 from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import hash_of
 from holdfast.trainer.modules.split import Partition
-from holdfast.trainer.modules.stage import open_module
+from holdfast.trainer.modules.stage import open_module, sizes_of
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
@@ -76,6 +76,7 @@ class Trainer:
         """Of a micro-batch through a module of the user's."""
         self.own_digest = 0 if own is None else own.digest
         """Of that module as it is cut."""
+        self.own_sizes = None if own is None else sizes_of(own)
         self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment, self._mean_loss, own)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
@@ -256,7 +257,7 @@ def run(config: Config, launch: Launch) -> Outcome:
         trainer = Trainer(config, mesh, corpus, is_crowded(launch, device), own)
         own = None  # the stages of other ranks
         if launch.rank == 0 and probe.attached():
-            publish_plan(trainer.plan, config, launch.world, device)
+            publish_plan(trainer.plan, config, launch.world, device, trainer.own_sizes)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, corpus.digest)
         what = "settings, data or module" if config.module.build else "settings or data"

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
 
 FORM = "write MODULE:FUNCTION, as my_model:build, or PATH.py:FUNCTION"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSizes:
+    """What is known of a module in stages before it is trained: what its layout makes ranks send follows from it."""
+
+    parameters: tuple[Mapping[str, tuple[int, ...]], ...]
+    """By stage: the shapes of what it trains, by the names that they have in the module."""
+    messages: tuple[int, ...]
+    """Over each cut, the bytes of a micro-batch."""
+    tied: str | None = None
+    """A parameter that the first and the last stage have, each a copy."""
 
 
 def is_named_by(word: str) -> bool:

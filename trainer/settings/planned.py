@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -17,11 +18,19 @@ from holdfast.planner.cluster.gpus import find
 from holdfast.planner.cost.host import activation_bytes
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout, LayoutError
-from holdfast.planner.cost.traffic import contributed, planned_traffic, wire_of
+from holdfast.planner.cost.traffic import (
+    contributed,
+    module_traffic,
+    planned_traffic,
+    unlike_traffic,
+    wire_of,
+    with_curvature,
+)
 from holdfast.trainer.settings.checks import check, planned_step
 from holdfast.trainer.settings.config import Config, PlannedConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout, plan, vocab_of
+from holdfast.trainer.settings.own_module import ModuleSizes
 from holdfast.trainer.settings.shape import shape_of
 
 _MEANS_NOTHING = {
@@ -138,7 +147,7 @@ def takes(config: Config, layout: Layout, vocab: int) -> bool:
 
 
 def layout_of(config: Config, layout: TrainerLayout) -> Layout:
-    """The trainer's layout of these settings as the planner's; tp alike in all stages."""
+    """The trainer's layout of these settings as the planner's; where stages differ in tp, with the largest in all."""
     parallel, train, optim = config.parallel, config.train, config.optim
     return Layout(
         pp=layout.pp,
@@ -173,31 +182,43 @@ def step_bytes(config: Config, layout: TrainerLayout, vocab: int) -> dict[str, f
     return {"pp": found["pipeline"], "dp": found["replicas"], "tp": found["tensor"]}
 
 
-def step_traffic(config: Config, layout: TrainerLayout, vocab: int, plan: Plan) -> PlannedTraffic | None:
-    """What each rank sends in a step of this plan, predicted; None for what the planner does not know: one's own
-    module, pipeline ranks that differ in tp, and curvature."""
-    if config.module.build or layout.stage_tp or config.optim.name == "dp-kfac":
-        return None
+def step_traffic(
+    config: Config, layout: TrainerLayout, vocab: int, plan: Plan, own: ModuleSizes | None = None
+) -> PlannedTraffic | None:
+    """What each rank sends in a step of this plan, predicted; None for a layout that the planner does not know. `own`:
+    of a module of the user's, of which nothing is known without."""
+    counts = Counter((action.op, action.stage) for _, action in plan.actions())
+    times = [
+        (counts[Op.UNSHARD, stage] / plan.pipes, counts[Op.REDUCE_GRAD, stage] / plan.pipes)
+        for stage in range(len(plan.stages))
+    ]
+    if config.module.build:
+        if own is None:
+            return None
+        held = [sum(map(math.prod, stage.values())) for stage in own.parameters]
+        tied = math.prod(own.parameters[0][own.tied]) if own.tied else 0
+        return module_traffic(layout_of(config, layout), held, own.messages, tied, precision_of(config), times)
     if (planners := _planners(config, layout, vocab)) is None:
         return None
     model, known, precision = planners
     if (roles := config.parallel.partial_backward) > 1:
         return contributed(model, parts(model, known, precision), precision, known.dp, roles)
-    counts = Counter((action.op, action.stage) for _, action in plan.actions())
-    times = [
-        (counts[Op.UNSHARD, stage] / plan.pipes, counts[Op.REDUCE_GRAD, stage] / plan.pipes)
-        for stage in range(known.stages)
-    ]
+    if layout.stage_tp:
+        return unlike_traffic(model, known, layout.stage_tp, precision, times)
     # Chunks have a schedule of their own, which gathers each twice and reduces it once, as stage 3 by layer does.
     by_plan = () if config.memory.policy == "chunks" else times
-    return planned_traffic(model, known, parts(model, known, precision), precision, by_plan)
+    found = planned_traffic(model, known, parts(model, known, precision), precision, by_plan)
+    optim = config.optim
+    if optim.name != "dp-kfac":
+        return found
+    return with_curvature(found, model, known, precision, optim.kfac_largest, optim.kl_clip > 0)
 
 
 def _planners(config: Config, layout: TrainerLayout, vocab: int) -> tuple[Transformer, Layout, Precision] | None:
     """What the planner calls these settings; None where it knows no such layout."""
     model, known = shape_of(config.model, vocab, config.data.seq_len), layout_of(config, layout)
     try:
-        known.check(model, layout.world)
+        known.check(model, None if layout.stage_tp else layout.world)
     except LayoutError:
         return None
     return model, known, precision_of(config)

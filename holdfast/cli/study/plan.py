@@ -55,7 +55,7 @@ def plan(
         Path | None, typer.Option(metavar="FILE", help="Measured times, as `holdfast profile` writes them.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(metavar="S", help="Search so long at most; then the best so far is printed.")
+        float, typer.Option(metavar="S", help="Search so long at most; then the best so far is printed, if one fits.")
     ] = 60.0,
     idle_nodes: Annotated[
         int, typer.Option(metavar="N", help="So many nodes may be left without ranks, where others divide better.")
@@ -121,12 +121,14 @@ def plan(
     if stages == "alpa":
         _write_settings(out, plan_stages.plan_stages(config, known, limit, seconds, as_json), as_json)
         return 0
-    began = time.monotonic()
+    from holdfast.planner.search.budget import Budget
+
+    began, budget = time.monotonic(), Budget(seconds, time.monotonic)
     search = _search(config, known, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
         _check(what_if, search)
     with progress("looking at layouts"):
-        found = search.run(lambda: time.monotonic() - began > seconds)
+        found = search.run(budget.is_up, budget.is_too_long)
     replies = _asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0], search)
     unlike = _unlike(found.best[0], search)

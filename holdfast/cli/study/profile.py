@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.base.errors import UsageError
+from holdfast.base.settings import parse_whole
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import needs, require
 from holdfast.cli.common.options import Json
@@ -131,7 +132,7 @@ def _print(document: dict[str, Any], out: Path, seconds: float) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 1024 for word in words):
-        raise UsageError(f"--tps is {text[:60]!r}: write numbers from 1 on, as 1,2,4")
-    return sorted({int(word) for word in words})
+    found = {parse_whole(word.strip()) for word in text.split(",")}
+    if not all(number and number <= 1024 for number in found):
+        raise UsageError(f"--tps is {text[:60]!r}: write numbers from 1 to 1024, as 1,2,4")
+    return sorted(number for number in found if number)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.plan.plan import Layers, Mesh, Order, Plan
+from holdfast.plan.schedules import ahead
+from holdfast.plan.schedules.ahead import Ahead
 from holdfast.plan.schedules.axonn import axonn
 from holdfast.plan.schedules.breadth_first import breadth_first
 from holdfast.plan.schedules.chimera import backward_halving, chimera, forward_doubling, pipe_ranks
@@ -71,6 +73,8 @@ class Schedule:
     """Whether it recomputes stages by actions of its own."""
     when: str = ""
     """When a user chooses it, in a few words."""
+    ahead: Ahead | None = None
+    """How far forwards are ahead when the first backward ends; None: nothing is known but what all schedules have."""
 
     def obstacle(self, ranks: int, micro_batches: int) -> str | None:
         """Why it cannot run `micro_batches` of a replica on so many pipeline ranks, None if it can."""
@@ -107,15 +111,29 @@ def _one_stage(build: Callable[[int, int], list[Order]]) -> Builder:
 SCHEDULES = {
     one.name: one
     for one in (
-        Schedule("1f1b", _one_stage(one_f_one_b), when="activations must be few and backward whole; the default"),
         Schedule(
-            "eager-1f1b", _one_stage(eager_one_f_one_b), when="messages are slow, and a rank can have one stage only"
+            "1f1b",
+            _one_stage(one_f_one_b),
+            ahead=ahead.one_f_one_b,
+            when="activations must be few and backward whole; the default",
         ),
-        Schedule("gpipe", _one_stage(gpipe), when="micro-batches are fewer than ranks, or as a baseline"),
+        Schedule(
+            "eager-1f1b",
+            _one_stage(eager_one_f_one_b),
+            ahead=ahead.eager_one_f_one_b,
+            when="messages are slow, and a rank can have one stage only",
+        ),
+        Schedule(
+            "gpipe",
+            _one_stage(gpipe),
+            ahead=ahead.all_of_them,
+            when="micro-batches are fewer than ranks, or as a baseline",
+        ),
         Schedule(
             "interleaved",
             interleaved,
             chunks=2,
+            ahead=ahead.interleaved,
             takes_chunks=True,
             whole_rounds=True,
             when="the bubble must shrink and backward stay whole (`overlap_chunks`, ZeRO stage 3 by layer)",
@@ -124,6 +142,7 @@ SCHEDULES = {
             "bfs",
             breadth_first,
             chunks=2,
+            ahead=ahead.all_of_them,
             takes_chunks=True,
             when="parameters are gathered by stage (ZeRO stage 3), or messages are slow and posted early (gloo)",
         ),
@@ -131,6 +150,7 @@ SCHEDULES = {
             "zbv",
             zbv,
             chunks=2,
+            ahead=ahead.folded,
             placement=Placement.FOLD,
             halves_backward=True,
             when="the bubble must be smallest: halves of a backward fill it",
@@ -139,6 +159,7 @@ SCHEDULES = {
             "dualpipev",
             dualpipev,
             chunks=2,
+            ahead=ahead.dualpipev,
             placement=Placement.FOLD,
             halves_backward=True,
             fills_stages=True,
@@ -148,22 +169,32 @@ SCHEDULES = {
             "interleaved-zero-bubble",
             interleaved_zero_bubble,
             chunks=2,
+            ahead=ahead.interleaved_zero_bubble,
             takes_chunks=True,
             halves_backward=True,
             whole_rounds=True,
             when="as `zbv`, with another number of stages per rank than two",
         ),
         *(
-            Schedule(name, build, 2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts, when=when)
-            for name, build, parts, when in (
-                ("chimera", chimera, 1, "micro-batches are about as many as ranks, and weights fit twice"),
+            Schedule(
+                name, build, 2, takes_chunks=True, placement=Placement.BOTH_WAYS, parts=parts, when=when, ahead=first
+            )
+            for name, build, parts, first, when in (
+                (
+                    "chimera",
+                    chimera,
+                    1,
+                    ahead.chimera,
+                    "micro-batches are about as many as ranks, and weights fit twice",
+                ),
                 (
                     "chimera-doubling",
                     forward_doubling,
                     1,
+                    None,
                     "as `chimera`, with more micro-batches: two fit at once",
                 ),
-                ("chimera-halving", backward_halving, 2, "as `chimera-doubling`, where only one fits"),
+                ("chimera-halving", backward_halving, 2, None, "as `chimera-doubling`, where only one fits"),
             )
         ),
         Schedule(

@@ -86,6 +86,26 @@ def test_a_job_that_is_given_up_is_firing_until_it_is_acknowledged() -> None:
     assert book.notices["i1"].stage is Stage.RESOLVED
 
 
+def test_a_job_that_failed_is_reported_when_its_workers_have_ended() -> None:
+    """Until then its health is that of a job which trains: nobody is paged with that."""
+    book, one = begun(), incident(1, 100.0)
+    one.end(IncidentState.FAILED, 101.0)
+    book.look([one], [job("well", 60.0)], 102.0)
+    assert not book.notices
+    book.look([one], [job("failed", 103.0)], 103.0)
+    assert book.notices["i1"].stage is Stage.GIVEN_UP
+    assert book.notices["i1"].text.startswith("It is failed.")
+
+
+def test_a_job_whose_workers_do_not_end_is_reported_all_the_same() -> None:
+    book, one = begun(), incident(1, 100.0)
+    one.end(IncidentState.FAILED, 101.0)
+    book.look([one], [job("well", 60.0)], 160.0)
+    assert not book.notices
+    book.look([one], [job("well", 60.0)], 162.0)
+    assert book.notices["i1"].stage is Stage.GIVEN_UP
+
+
 def test_a_new_job_of_the_same_name_ends_it_too() -> None:
     book, one = begun(), incident(1, 100.0)
     one.end(IncidentState.FAILED, 101.0)

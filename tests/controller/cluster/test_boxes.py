@@ -58,6 +58,17 @@ def test_stages_share_a_node() -> None:
     assert [box["stages"] for box in doc["boxes"]] == [[[0, 0.5], [1, 0.5]], [[2, 0.5], [3, 0.5]]]
 
 
+def test_stages_that_differ_in_tp_share_nodes_unevenly() -> None:
+    """tp 4, 2 and 2: node0 is stage 0, and node1 has both others."""
+    mesh = Mesh.of(pp=3, tp=4, tps=(4, 2, 2))
+    plan = Plan("1f1b", mesh, tuple(Layers(i, i + 1, i) for i in range(3)), 1, ((),) * 3)
+    planned = node_bytes(plan, PlannedTraffic((1.0,) * 3, (0.0,) * 3, messages=(100.0, 10.0)), 4)
+    doc = layout_doc(job_of(["n0", "n1"]), known({"n0": "", "n1": ""}), planned, nothing)
+    assert doc["pp"] == 3
+    assert [box["stages"] for box in doc["boxes"]] == [[[0, 1.0]], [[1, 0.5], [2, 0.5]]]
+    assert [box["sent"] for box in doc["boxes"]] == [100.0, 100.0]
+
+
 @pytest.mark.parametrize(
     ("switch", "kind", "count"),
     [

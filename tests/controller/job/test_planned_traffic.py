@@ -220,6 +220,27 @@ def test_a_restart() -> None:
     assert run.steps(60, one_moves(90.0, 90.0)) == ["finding"]
 
 
+def unlike(messages: float) -> bytes:
+    """tp 8, 4 and 4: node0 and node1 are stage 0, node2 and node3 the others."""
+    order = (PlanAction(Op.FORWARD, 0, 0), PlanAction(Op.BACKWARD, 0, 0))
+    stages = tuple(Layers(i, i + 1, i) for i in range(3))
+    one = Plan("1f1b", Mesh.of(pp=3, tp=8, tps=(8, 4, 4)), stages, 1, (order,) * 3)
+    tensor, nothing = (1 * MB, 0.0, 0.0), (0.0,) * 3
+    return encode_plan(one, traffic=PlannedTraffic(tensor, nothing, messages=(messages, messages / 4)))
+
+
+def test_pipeline_ranks_that_differ_in_tp() -> None:
+    """A whole message crosses into node2 once, and comes back into node0 once and from there into node1; node2's four
+    ranks send theirs to node3's, place by place. The tensor group of 8 goes round node0 and node1."""
+    moves = {"node0": (81.0, 41.0), "node1": (1.0, 41.0), "node2": (80.0, 80.0), "node3": (40.0, 40.0)}
+    run = Run(unlike(40 * MB))
+    assert run.steps(60, lambda node, step: moves[node]) == []
+    assert run.doc["planned_bytes"] == (2 * 1 + 2 * 40 + 40 + 2 * 4 * 10) * MB
+    assert run.steps(60, lambda node, step: (240.0, 240.0) if node == "node2" else moves[node]) == ["finding"]
+    assert run.subjects == ["node2"]
+    assert "3 times what the layout says (80 MB and 80 MB)" in str(run.said[0].fields["text"])
+
+
 @pytest.mark.parametrize(
     "data", [None, plan(ring=None), plan(dp=8), plan(ring=0.4 * MB), b"forged"],
     ids=["no plan", "no bytes", "of 8 ranks", "hardly any bytes", "forged"],

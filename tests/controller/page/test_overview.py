@@ -12,7 +12,7 @@ from holdfast.controller.state.model import JobStatus
 from tests.browser import Watched
 from tests.controller.page.served import Served, open_page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 NOW = 1_790_000_000.0
 WELL = Facts(NOW, JobStatus.RUNNING, since=NOW - 500, step=892, stepped_at=NOW - 1, step_seconds=2.0, world=8, nodes=2,
              safe=880)  # fmt: skip

@@ -120,12 +120,12 @@ LEGAL = {
       for size in ("a billion", "64 bits")),
     *(f"run --{name}: empty" for name in (
         "pause-limit", "idle-limit", "idle-limit-start", "pause-alert", "hang-floor", "hang-steps", "hang-limit-start",
-        "stuck-limit",
+        "stuck-limit", "shutdown-timeout", "share",
     )),
     *fuzz_train.LEGAL,
 }  # fmt: skip
 """Values that are bad elsewhere and right here; a negative number of restarts is -1, any number; an empty limit is the
-controller's."""
+controller's, and what else is empty counts as not given."""
 ASKS_NOBODY = ("blame", "timeline", "agent", "dashboards export", "train-embeddings")
 """Commands that read files first, write addresses down, or ask no controller but their own."""
 

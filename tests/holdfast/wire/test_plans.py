@@ -71,7 +71,8 @@ def test_what_a_step_is_planned_to_take_travels_beside_the_plan(plan: Plan, plan
 
 
 BYTES = st.floats(0, 1e18)
-TRAFFIC = st.builds(PlannedTraffic, *[st.lists(BYTES, max_size=5).map(tuple)] * 2, *[BYTES] * 3)
+_PARTS = st.lists(BYTES, max_size=5).map(tuple)
+TRAFFIC = st.builds(PlannedTraffic, _PARTS, _PARTS, BYTES, BYTES, BYTES, _PARTS, st.booleans())
 
 
 @given(plans(), TRAFFIC)

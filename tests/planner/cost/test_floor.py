@@ -67,14 +67,17 @@ def test_an_estimate_has_the_bubble_and_what_replicas_sum() -> None:
     ("zero", "shares"), [(0, (1, 1, 1)), (1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4))], ids="zero {}".format
 )
 @pytest.mark.parametrize("is_on_host", [False, True])
-def test_least_bytes_are_states_and_one_micro_batch(zero: int, shares: tuple[int, int, int], is_on_host: bool) -> None:
+def test_least_bytes_are_the_states_of_the_paper_and_one_micro_batch_or_more(
+    zero: int, shares: tuple[int, int, int], is_on_host: bool
+) -> None:
     """Weights and gradients of 2 bytes, states of 12, each by what ZeRO shares of four replicas; of 4 layers."""
     layout = Layout(pp=2, dp=4, micro_batches=8, zero=zero, is_on_host=is_on_host, recompute="selective")
     own = 4 * MODEL.layer_parameters
     weights, gradients, states = (size * own / share for size, share in zip((2, 2, 12), shares, strict=True))
     held = 4 * parts(MODEL, layout, Precision()).layer.held["selective"]
     expected = weights + gradients + (0 if is_on_host else states) + held
-    assert COSTS.least_bytes(MODEL, layout) == pytest.approx(expected)
+    of_family = COSTS.least_of_family(MODEL, layout, (layout.policy,))
+    assert expected < of_family < COSTS.least_bytes(MODEL, layout)
 
 
 def test_states_on_the_host_are_updated_through_its_memory() -> None:

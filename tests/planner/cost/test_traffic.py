@@ -17,7 +17,14 @@ from holdfast.planner.cluster.file import parse
 from holdfast.planner.cost.layers import Precision, parts
 from holdfast.planner.cost.layout import Layout
 from holdfast.planner.cost.predict import CostModel
-from holdfast.planner.cost.traffic import contributed, planned_traffic, wire_of
+from holdfast.planner.cost.traffic import (
+    contributed,
+    module_traffic,
+    planned_traffic,
+    unlike_traffic,
+    wire_of,
+    with_curvature,
+)
 from holdfast.trainer.optim.traffic import traffic
 from holdfast.trainer.pipeline.pipeline import build_plan
 from tests.planner.support.settings import VOCAB, both
@@ -132,3 +139,81 @@ def test_roles_of_replicas_send_a_share_of_an_all_reduce() -> None:
     head, table = half + known.last.params, half + known.first.params
     assert ring * 4 == pytest.approx((2 * 3 * head + (2 * 1 + 2) * table) * gradient)
     assert contributed(model, known, precision, 4, 2).world * 4 == 2 * 3 * 8 * (2 + 4)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_stages_that_differ_in_tp(sequence: bool, zero: int) -> None:
+    """3 layers on tp 4 and 2 on tp 2, two replicas: by hand, from the shape."""
+    model, precision = Transformer(5, 64, 4, 512, 32, norm="rms", tied=True), Precision(weight=4, gradient=4)
+    layout = Layout(pp=2, dp=2, tp=4, micro_batches=8, micro_batch_size=2, zero=zero, sequence=sequence)
+    found = unlike_traffic(model, layout, (4, 2), precision)
+    matrices, norm, table = 12 * 64**2, 64, 512 * 64
+    activation = 2 * 32 * 64 * 4
+    # Of each layer two sums forward and two backward, 2 (t - 1) / t of an activation from each rank; and with sequence
+    # parallelism the sums of what is not split, of which a replica has its half from ZeRO stage 1 on.
+    sums, owned = 4 * 4 * activation, 1 if zero == 0 else 1 / 2
+    alike = (3 * 2 * norm + table, 2 * 2 * norm + norm + table)
+    for place, (tp, layers) in enumerate(((4, 3), (2, 2))):
+        of_norms = 2 * (tp - 1) / tp * alike[place] * 4 * owned * sequence
+        assert found.tensor[place] == pytest.approx(2 * (tp - 1) / tp * layers * sums + of_norms)
+    # Stage 1 gathers and reduces once, stage 0 sums: the same bytes with numbers of one size.
+    held = (3 * (matrices / 4 + 2 * norm) + table, 2 * (matrices / 2 + 2 * norm) + norm + table)
+    assert found.replicas == pytest.approx([1 / 2 * 2 * 4 * one for one in held])
+    assert found.messages == (4 * activation,)
+    assert found.split is sequence
+    assert found.tied == pytest.approx(2 * 5 / 6 * 4 * table * owned)
+    assert found.world * 12 == 2 * 11 * 8 * (2 + 12)
+    # Ends of one tp exchange their tables place by place.
+    same = unlike_traffic(model, replace(layout, pp=3), (2, 4, 2), precision)
+    assert same.tied == pytest.approx(4 * table * owned)
+    assert same.messages == (4 * activation,) * 2
+    halves = unlike_traffic(model, replace(layout, pp=3, shard_vocabulary=True), (2, 4, 2), precision)
+    assert halves.tied == pytest.approx(4 * table / 2 * owned)
+    assert unlike_traffic(replace(model, tied=False), layout, (4, 2), precision).tied == 0.0
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_a_module_of_known_sizes(zero: int) -> None:
+    """Two stages of 1000 and 400 parameters, 90 bytes between them, 120 parameters in both; 4 replicas."""
+    layout = Layout(pp=2, dp=4, micro_batches=8, zero=zero)
+    times = [(0, 1), (0, 1)] if zero == 0 else [(1, 1), (1, 2)]
+    found = module_traffic(layout, (1000, 400), (90,), 120, Precision(weight=2, gradient=4), times)
+    each = (2 * 4, 2 * 4) if zero == 0 else (2 + 4, 2 + 2 * 4)
+    assert found.replicas == pytest.approx((3 / 4 * 1000 * each[0], 3 / 4 * 400 * each[1]))
+    assert found.messages == (2 * 90,)
+    assert found.message == 2 * 90, "what an older reader expects"
+    assert found.tied == 120 * 2 / (1 if zero == 0 else 4)
+    assert found.tensor == (0.0, 0.0)
+    assert found.world * 8 == 2 * 7 * 8 * (2 + 8)
+    # Both ways through the pipeline: each pipe has half of the micro-batches, and both ends are on one rank.
+    turned = module_traffic(replace(layout, schedule="chimera"), (1000, 400), (90,), 120, Precision(2, 4), times)
+    assert (turned.messages, turned.tied) == ((90.0,), 0.0)
+    assert turned.replicas[0] == pytest.approx(7 / 8 * 1000 * each[0])
+    whole = module_traffic(replace(layout, pp=1), (1280,), (), 0, Precision(2, 4), times[:1])
+    assert (whole.messages, whole.message, whole.tied) == ((), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("block", ["serial", "parallel"])
+def test_preconditioned_gradients(block: str) -> None:
+    """Of 4 replicas, each matrix three times: over 4 links, 3/4 of all matrices; and 8 bytes for the clip."""
+    model = Transformer(5, 64, 4, 512, 32, mlp="swiglu", ffn_width=96, block=block)
+    layout, precision = Layout(pp=2, dp=4, micro_batches=8, zero=0), Precision(weight=2, gradient=4)
+    bare = planned_traffic(model, layout, parts(model, layout, precision), precision)
+    layer, head = 4 * 64 * 64 + 3 * 64 * 96, 512 * 64
+    assert sum(rows * columns for rows, columns in model.layer_matrices) == layer
+    found = with_curvature(bare, model, layout, precision, 512, True)
+    more = [a - b for a, b in zip(found.replicas, bare.replicas, strict=True)]
+    assert more == pytest.approx([3 / 4 * 4 * 3 * layer, 3 / 4 * 4 * (2 * layer + head)])
+    assert (found.world - bare.world) * 8 == pytest.approx(2 * 8 * 4)
+    assert replace(found, replicas=bare.replicas, world=bare.world) == bare
+    # The head's longest side is 512; tied it is a table; and the widest of a layer's is 192, or 384 side by side.
+    for without in (
+        with_curvature(bare, model, layout, precision, 511, False),
+        with_curvature(bare, replace(model, tied=True), layout, precision, 512, False),
+    ):
+        assert without.replicas[1] - bare.replicas[1] == pytest.approx(3 / 4 * 4 * 2 * layer)
+        assert without.world == bare.world
+    small = with_curvature(bare, model, layout, precision, 191, False)
+    kept = layer - 3 * 64 * 64 if block == "serial" else 64 * (64 + 96)
+    assert small.replicas[0] - bare.replicas[0] == pytest.approx(3 / 4 * 4 * 3 * kept)

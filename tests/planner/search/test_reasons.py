@@ -70,8 +70,8 @@ def test_the_smallest_number_of_nodes_that_would_do_is_named(asked: Layout, spre
     costs = CostModel(cluster(1, 8))
     text = too_large(costs, MODEL, 12.34e9, asked, needed)
     assert text == (
-        f"no layout fits in {needed / 1e9:.3g} GB a device: the smallest of those looked at (pp={asked.pp} "
-        f"dp={asked.dp} tp={asked.tp} 1f1b, ZeRO 1, recompute none) needs 12.3 GB; 2 nodes like these would do"
+        f"no layout fits in {needed / 1e9:.3g} GB a device: the smallest (pp={asked.pp} dp={asked.dp} "
+        f"tp={asked.tp} 1f1b, ZeRO 1, recompute none) needs 12.3 GB or more; 2 nodes like these would do"
     )
     more = too_large(costs, MODEL, 12.34e9, asked, needed * (1 - 1e-6))
     assert "; 2 nodes" not in more
@@ -84,6 +84,6 @@ def test_no_more_nodes_are_named_where_no_link_between_nodes_is_known() -> None:
     alone = CostModel(parse('gpu = "A100"\nnodes = 1\ngpus_per_node = 8\n'))
     text = too_large(alone, MODEL, 12.34e9, Layout(2, 2, 2), 10e9)
     assert text == (
-        "no layout fits in 10 GB a device: the smallest of those looked at (pp=2 dp=2 tp=2 1f1b, ZeRO 1, "
-        "recompute none) needs 12.3 GB; take fewer samples in a micro-batch, shorter ones, or a smaller model"
+        "no layout fits in 10 GB a device: the smallest (pp=2 dp=2 tp=2 1f1b, ZeRO 1, "
+        "recompute none) needs 12.3 GB or more; take fewer samples in a micro-batch, shorter ones, or a smaller model"
     )

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from forked import REPOSITORY, Zygote
 from reference import AdamW
 
+from holdfast.agent.probe_file.layout import PLAN_SUFFIX
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
@@ -23,6 +24,7 @@ from holdfast.trainer.data.corpus import open_corpus
 from holdfast.trainer.modules.loading import find
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.learning_rate import learning_rate
+from holdfast.wire.plans import decode_traffic
 from tests.trainer.run.test_equality import assembled
 from tests.trainer.run.test_restart import losses, strike
 
@@ -126,12 +128,19 @@ def test_schedules_equal_one_process(
 @pytest.mark.slow
 @pytest.mark.aside
 def test_recomputed_stages_draw_the_same_numbers(zygote: Zygote, small: list[str], tmp_path: Path) -> None:
+    """And rank 0 reports what their links carry."""
     argv = [*small, "--model", f"{MODELS}:dropping", "--steps", "3"]
     found = []
     for number, more in enumerate((["--pp", "1"], ["--pp", "2"], ["--pp", "3", "--set", "train.recompute=cell"])):
-        done = zygote.run("train", int(more[1]), tmp_path / str(number), args={"argv": [*argv, *more]})
+        done = zygote.run("watching:train", int(more[1]), tmp_path / str(number), args={"argv": [*argv, *more]})
         assert done["exits"] == [0] * int(more[1])
         found.append(losses(done))
+    sent = decode_traffic((tmp_path / "2" / f"probe-0{PLAN_SUFFIX}").read_bytes())
+    assert sent is not None
+    # Of 4 micro-batches: between layers the residual stream and what it began with, (2, 8, 16) of 8 bytes each, and for
+    # each token a byte, whether it is text; before the head what is made of them.
+    stream = 2 * 8 * 16 * 8
+    assert sent.messages == (4 * (2 * stream + 2 * 8), 4 * stream)
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=0, abs=1e-12)
 

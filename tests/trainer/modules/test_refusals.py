@@ -62,7 +62,7 @@ def test_settings_of_layers_are_refused(argv: list[str], world: int, says: str) 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("word", ["--traffic", "--sample=x", "--export-hf=x"])
+@pytest.mark.parametrize("word", ["--sample=x", "--export-hf=x"])
 def test_what_is_for_the_transformer_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match="they are for the transformer"):
         parse([*OWN, word, "--store", "file:///nowhere"])

@@ -110,7 +110,7 @@ def test_the_command_writes_what_the_planner_reads(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--tps", "two"], "--tps is 'two': write numbers from 1 on, as 1,2,4"),
+        (["--tps", "two"], "--tps is 'two': write numbers from 1 to 1024, as 1,2,4"),
         (["--tps", "3"], "--tps has 3: model.heads = 8 is not divisible by tp"),
         (["--ranks", "1"], "--ranks is 1: must be 0, or from 2 to 64"),
         (["--repeats", "0"], "--repeats is 0: must be from 1 to 1000"),

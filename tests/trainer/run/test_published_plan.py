@@ -19,6 +19,7 @@ from holdfast.trainer.run.published_plan import publish_plan
 from holdfast.trainer.settings.config import Config, ModuleConfig
 from holdfast.trainer.settings.layout import plan as layout_of
 from holdfast.trainer.settings.layout import vocab_of
+from holdfast.trainer.settings.own_module import ModuleSizes
 from holdfast.trainer.settings.planned import settings_of, with_planned
 from holdfast.wire.plans import decode_plan, decode_planned, decode_traffic
 
@@ -56,16 +57,16 @@ def test_what_was_planned_for_another_number_of_ranks_stays_and_a_line_says_so(
     )
 
 
-def counted(config: Config, sent: list[bytes]) -> tuple[StepBytes, float]:
+def counted(config: Config, sent: list[bytes], own: ModuleSizes | None = None) -> tuple[StepBytes, float]:
     """Of four ranks, what the trainer counts by its own plan, and what the nodes send by what was published of it."""
     vocab = vocab_of(config.data.tokenizer)
-    own = layout_of(config, 4, vocab)
-    plan = build_plan(config, own, CPU)
-    publish_plan(plan, config, 4, CPU)
+    laid = layout_of(config, 4, vocab)
+    plan = build_plan(config, laid, CPU)
+    publish_plan(plan, config, 4, CPU, own)
     (one,) = sent
     found = decode_traffic(one)
     assert found is not None
-    return traffic(config, own, plan, vocab), float(node_bytes(decode_plan(one), found, 1).sent.sum())
+    return traffic(config, laid, plan, vocab, own), float(node_bytes(decode_plan(one), found, 1).sent.sum())
 
 
 @pytest.mark.parametrize(("layout", "cuts"), [(Layout(pp=2, dp=2, zero=2), "each"), (Layout(dp=4, zero=3), "last")])
@@ -87,13 +88,41 @@ def test_replicas_with_roles_send_what_the_trainer_counts(sent: list[bytes], rol
     assert of_nodes == pytest.approx(expected.total)
 
 
-@pytest.mark.parametrize("what", ["module", "curvature"])
-def test_bytes_that_the_planner_does_not_know_are_left_out(sent: list[bytes], what: str) -> None:
+def test_owners_of_matrices_send_what_the_trainer_counts(sent: list[bytes]) -> None:
+    config = settings_of(Config(), Layout(pp=2, dp=2, zero=0))
+    for largest in (4096, 300):
+        other = replace(config, optim=replace(config.optim, name="dp-kfac", kfac_largest=largest))
+        expected, of_nodes = counted(other, sent)
+        assert expected.optimizer > 0
+        assert of_nodes == pytest.approx(expected.total)
+        sent.clear()
+
+
+def test_pipeline_ranks_that_differ_in_tp_send_what_the_trainer_counts(sent: list[bytes]) -> None:
+    config = settings_of(Config(), Layout(pp=3))
+    for sequence in (False, True):
+        parallel = replace(config.parallel, stage_tp=(1, 2, 1), sequence=sequence)
+        expected, of_nodes = counted(replace(config, parallel=parallel), sent)
+        assert of_nodes == pytest.approx(expected.total)
+        sent.clear()
+
+
+def test_a_module_of_the_users_is_known_by_its_sizes(sent: list[bytes]) -> None:
+    config = settings_of(Config(), Layout(pp=2, dp=2, zero=1))
+    config = replace(config, module=ModuleConfig(build="mine:build"))
+    table = {"table": (256, 8)}
+    own = ModuleSizes(({**table, "a": (64, 8)}, {**table, "b": (), "c": (4,)}), (1000,), "table")
+    expected, of_nodes = counted(config, sent, own)
+    micro_batches, two = config.train.micro_batches, 2
+    # Both replicas gather and reduce four bytes of each parameter once; messages and tables go both ways.
+    assert expected.replicas == (2048 + 512 + 2048 + 1 + 4) * (4 + 4)
+    assert expected.pipeline == two * (1000 * micro_batches + 4 * 2048)
+    assert of_nodes == pytest.approx(expected.total)
+
+
+def test_bytes_of_a_module_that_nobody_looked_at_are_left_out(sent: list[bytes]) -> None:
     config = settings_of(Config(), Layout(dp=4, zero=0))
-    other = {
-        "module": replace(config, module=ModuleConfig(build="mine:build")),
-        "curvature": replace(config, optim=replace(config.optim, name="dp-kfac")),
-    }[what]
+    other = replace(config, module=ModuleConfig(build="mine:build"))
     publish_plan(SCHEDULES["1f1b"].plan(1, 1, 8), config, 4, CPU)
     publish_plan(SCHEDULES["1f1b"].plan(1, 1, 8), other, 4, CPU)
     known, unknown = sent

@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 from joining import joined
 
+from holdfast.planner.placement.expected import node_bytes
 from holdfast.trainer.model.model import Block
 from holdfast.trainer.optim.traffic import held_by, traffic
 from holdfast.trainer.pipeline.stage import Stage
 from holdfast.trainer.rows.pretended import tensor_bytes
 from holdfast.trainer.settings.launch import Launch
+from holdfast.trainer.settings.planned import step_traffic
 
 HEADERS = 66
 """Bytes of Ethernet, IP and TCP in each packet, acknowledgements too."""
@@ -50,16 +52,21 @@ def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
             meet(folder, rank.launch, 2 * number)
             readings.append(loopback_bytes())
             meet(folder, rank.launch, 2 * number + 1)  # no rank goes on before all have read
-        vocab = rank.corpus.vocab
-        expected = traffic(rank.config, layout, trainer.plan, vocab)
+        vocab, own = rank.corpus.vocab, trainer.own_sizes
+        expected = traffic(rank.config, layout, trainer.plan, vocab, own)
+        planned = step_traffic(rank.config, layout, vocab, trainer.plan, own)
         stages = layout.stages_of(rank.mesh.pp_rank)
         shapes = [
-            [(held.name, list(held.shape)) for held in held_by(rank.config, layout, vocab, stage)] for stage in stages
+            [(held.name, list(held.shape)) for held in held_by(rank.config, layout, vocab, stage)]
+            if own is None
+            else [(name, list(shape)) for name, shape in own.parameters[stage].items()]
+            for stage in stages
         ]
         real = [[(n, list(p.shape)) for n, p in stage.named_parameters()] for stage in trainer.stages]
         return {
             "sent": readings[1] - readings[0],
             "expected": expected.total,
+            "planned": None if planned is None else float(node_bytes(trainer.plan, planned, 1).sent.sum()),
             "as_held": [sorted(stage) for stage in shapes] == [sorted(stage) for stage in real],
         }
 

@@ -14,9 +14,8 @@ from holdfast.trainer.rows.models import kinds
 class Net(nn.Module):
     """Tokens to logits: residual layers, a learned scale that two of them share, a table that the head reads too."""
 
-    def __init__(self, layers: int = 8, rate: float = 0.0, is_tied: bool = True) -> None:
+    def __init__(self, layers: int = 8, rate: float = 0.0, is_tied: bool = True, width: int = 16) -> None:
         super().__init__()
-        width = 16
         self.table = nn.Embedding(256, width)
         self.moment = nn.Linear(width, width)  # a name that stages of the trainer have for something else
         self.layers = nn.ModuleList(
@@ -39,6 +38,10 @@ class Net(nn.Module):
 
 def net() -> nn.Module:
     return Net()
+
+
+def wide() -> nn.Module:
+    return Net(width=64)
 
 
 def dropping() -> nn.Module:

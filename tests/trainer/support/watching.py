@@ -13,7 +13,7 @@ from holdfast.trainer.settings.launch import from_environment
 
 
 def train(folder: Path, argv: list[str]) -> dict[str, Any]:
-    """The whole trainer with a probe file of this rank; the rank's list of the plan."""
+    """The whole trainer with a probe file of this rank; the rank's list of the plan, and losses."""
     launch = from_environment(os.environ)
     os.environ[ENV_PATH] = str(folder / f"probe-{launch.rank}")
     found: list[Any] = []
@@ -24,5 +24,6 @@ def train(folder: Path, argv: list[str]) -> dict[str, Any]:
         return original(self, step)
 
     loop.Trainer.step = watched  # type: ignore[method-assign]
-    loop.run(parse(argv), launch)
-    return {"order": [(action.op, action.stage, action.micro_batch, action.turn) for action in found]}
+    outcome = loop.run(parse(argv), launch)
+    order = [(action.op, action.stage, action.micro_batch, action.turn) for action in found]
+    return {"order": order, "losses": outcome.losses}

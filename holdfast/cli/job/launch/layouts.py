@@ -109,6 +109,7 @@ def _plan_all(config: Config, cluster: Cluster, least: int, most: int, slots: in
 def _best(config: Config, cluster: Cluster, vocab: int) -> Ranked:
     """Of the layouts with the settings' own micro-batches, so that a step takes the same samples in the same parts."""
     from holdfast.planner.cost.predict import CostModel
+    from holdfast.planner.search.budget import Budget
     from holdfast.planner.search.search import Search
     from holdfast.planner.search.space import Space
     from holdfast.trainer.settings.planned import precision_of, takes
@@ -129,8 +130,8 @@ def _best(config: Config, cluster: Cluster, vocab: int) -> Ranked:
         kept=1,
         allows=lambda layout: takes(config, layout, vocab),
     )
-    began = time.monotonic()
-    return search.run(lambda: time.monotonic() - began > SEARCH_S).best[0]
+    budget = Budget(SEARCH_S, time.monotonic)
+    return search.run(budget.is_up, budget.is_too_long).best[0]
 
 
 def _document(config: Config, nodes: int, throughput: float, best: Ranked) -> Json:

@@ -6,10 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 from forked import Zygote
+from torch.distributed.tensor import DTensor
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.memory.expected import expect
+from holdfast.trainer.memory.measured import num_bytes
 from holdfast.trainer.settings.layout import plan, vocab_of
 
 LAYERS = 4
@@ -80,3 +83,8 @@ def test_ranks_hold_what_was_expected(name: str, zygote: Zygote, tiny: list[str]
                 assert 0.95 * expected[kind] - 64 <= measured[kind] <= 1.05 * expected[kind] + expected["buffers"]
                 continue
             assert measured[kind] == pytest.approx(expected[kind], rel=0.05, abs=64), f"rank {rank}, {kind}"
+
+
+def test_a_gradient_that_another_thread_is_still_making_is_left_out() -> None:
+    begun = torch.Tensor._make_wrapper_subclass(DTensor, (8,))
+    assert num_bytes([begun, torch.zeros(4)]) == 16

@@ -10,25 +10,28 @@ Load is printed beside, since both sides are measured on a machine that may have
 With `--processor-time` ranks need no core each, and the machine may be busy. Layouts are as really trained, and each
 rank records the processor time of its thread between the messages and collectives that it begins or waits for. They are
 then replayed as on two nodes of four devices with a core each, where messages take what the links allow
-(replayed.py). All run on one and the same core: threads that share one slow each other. Profiles are measured by
-processes of their own, before, between and after rounds, since a core's speed changes with what else the machine does;
-predictions are the median of theirs. Both sides take medians. Of the cluster's links both know alpha and beta alone.
+(replayed.py). All run on one and the same core: threads that share one slow each other. A core's speed changes with
+what other machines on its host do, within seconds and by a third: so a process of its own measures a profile before and
+after each layout, and a layout is predicted with these two. Both sides take medians of repetitions and of rounds. Of
+the cluster's links both know alpha and beta alone.
 """
 
+import functools
 import itertools
 import json
 import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 from common import Json, finish, parser, scratch
 from replayed import parsed, replay, usual
 
+from holdfast.cli.main import main as holdfast
 from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
 from holdfast.planner.cluster.gpus import Gpu
 from holdfast.planner.cost.layers import Precision
@@ -67,20 +70,20 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     begun = os.getloadavg()[0]
     with scratch() as folder:
-        predictions = [_predictions(folder, asked.repeats, asked.processor_time)]
+        before = _predictions(folder, asked.repeats, asked.processor_time)
+        predicted: dict[tuple[int, int, int], list[float]] = {layout: [] for layout in LAYOUTS}
         measured: dict[tuple[int, int, int], list[float]] = {layout: [] for layout in LAYOUTS}
         for turn in range(asked.rounds):
             for layout in LAYOUTS if turn % 2 == 0 else reversed(LAYOUTS):
                 measured[layout].append(_executed(folder, layout, asked.steps, asked.processor_time))
-            if asked.processor_time:
-                predictions.append(_predictions(folder, asked.repeats, True))
+                after = _predictions(folder, asked.repeats, True) if asked.processor_time else before
+                predicted[layout].append((before[layout] + after[layout]) / 2)
+                before = after
     usual = median if asked.processor_time else min
-    predicted = {layout: median(one[layout] for one in predictions) for layout in LAYOUTS}
     rows = [
-        {"tp": tp, "pp": pp, "dp": dp, "predicted_s": predicted[layout], "measured_s": took,
-         "error": predicted[layout] / took - 1}
-        for layout in LAYOUTS
-        for (tp, pp, dp), took in [(layout, usual(measured[layout]))]
+        {"tp": tp, "pp": pp, "dp": dp, "predicted_s": expected, "measured_s": took, "error": expected / took - 1}
+        for (tp, pp, dp) in LAYOUTS
+        for expected, took in [(median(predicted[tp, pp, dp]), usual(measured[tp, pp, dp]))]
     ]  # fmt: skip
     tau = kendall([row["predicted_s"] for row in rows], [row["measured_s"] for row in rows])
     found: Json = {"layouts": rows, "tau": tau, "worst_error": max(abs(row["error"]) for row in rows),
@@ -112,13 +115,23 @@ def _two_nodes(world: int) -> Cluster:
 
 
 def _predictions(folder: Path, repeats: int, processor_time: bool) -> dict[tuple[int, int, int], float]:
-    """By layout, with a profile that is measured now."""
+    """By layout, with a profile that is measured now, by a process that is forked as ranks are."""
     profile = folder / "profile.json"
     words = ["profile", "-o", str(profile), "--tps", "1,2,4", "--repeats", str(repeats)]
     words += [] if processor_time else ["--ranks", str(RANKS)]
-    command = [sys.executable, "-m", "holdfast", *words, *_set(SIZES)]
-    subprocess.run(command, check=True, timeout=DEADLINE_S, stdout=subprocess.DEVNULL)
+    process = multiprocessing.get_context("fork").Process(target=_silently, args=(holdfast, [*words, *_set(SIZES)]))
+    process.start()
+    process.join(DEADLINE_S)
+    if process.exitcode != 0:
+        process.kill()
+        raise RuntimeError(f"holdfast profile ended with {process.exitcode}")
     return {layout: _predicted(profile.read_text(), processor_time, *layout) for layout in LAYOUTS}
+
+
+def _silently(do: Callable[[list[str]], int], words: list[str]) -> None:
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = nowhere
+        sys.exit(do(words))
 
 
 def _predicted(text: str, processor_time: bool, tp: int, pp: int, dp: int) -> float:
@@ -176,19 +189,19 @@ def _replayed(records: list[Path]) -> float:
 def _rank(rank: int, world: int, port: int, words: list[str], record: Path | None) -> None:
     names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()} | {"MASTER_ADDR": "127.0.0.1"})
-    with open(os.devnull, "w") as nowhere:
-        sys.stdout = nowhere
-        if record is None:
-            sys.exit(trainer(words))
-        import torch
-        from recorded import Recorder  # it imports torch too
+    _silently(trainer if record is None else functools.partial(_recorded, record), words)
 
-        torch.set_num_threads(1)  # as ranks do; one that is alone takes all cores
-        recorder = Recorder()
-        recorder.install()
-        code = trainer(words)
-        recorder.write(record)
-        sys.exit(code)
+
+def _recorded(record: Path, words: list[str]) -> int:
+    import torch
+    from recorded import Recorder  # it imports torch too
+
+    torch.set_num_threads(1)  # as ranks do; one that is alone takes all cores
+    recorder = Recorder()
+    recorder.install()
+    code = trainer(words)
+    recorder.write(record)
+    return code
 
 
 def _set(settings: dict[str, object]) -> list[str]:

@@ -110,11 +110,9 @@ def num_bytes(tensors: Iterable[Tensor]) -> int:
 
 def _places(tensors: Iterable[Tensor]) -> Iterator[tuple[int, int]]:
     for tensor in tensors:
-        try:
-            found = storage(tensor)
-        except AttributeError:  # the thread that sums gradients is about to make it: it is there at the next look
-            continue
-        yield found.data_ptr(), found.nbytes()
+        if isinstance(tensor, DTensor) and not hasattr(tensor, "_local_tensor"):
+            continue  # the thread that sums gradients is about to make it: it is there at the next look
+        yield storage(tensor).data_ptr(), storage(tensor).nbytes()
 
 
 def storage(tensor: Tensor) -> torch.UntypedStorage:

@@ -42,6 +42,7 @@ class Worker:
     pid: int
     running: bool = True
     step: int = -1
+    read: int = -1  # the last step that its agent has sent: a new agent reads the others in the worker's file
     progress_at: float = 0.0
     stopped_at: float = math.inf  # process stopped or GIL held: no tick from here on
     state_t: bool = False
@@ -170,6 +171,8 @@ class Virtual:
         )  # fmt: skip
         before, self.delivering = self.delivering, True  # its old news are on their way before it hears any order
         self.feed(AgentJoined(msg.Hello(identity, kept)))
+        if any(w.read < w.step and not w.running for w in agent.workers.values()):
+            self._frame(agent)  # ahead of the news of their ends
         unheard, agent.unheard = agent.unheard, []
         for event in unheard:
             self.feed(EventSeen(name, event))
@@ -313,6 +316,7 @@ class Virtual:
         for worker in world:
             first = worker.step < 0
             worker.step = self._resume_step(worker) if first else worker.step + 1
+            worker.read = worker.step - 1 if first else worker.read
             worker.progress_at = self.now + seconds
         if world[0].step >= self.last_steps.get(id, self.last_step):
             for worker in world:
@@ -329,6 +333,7 @@ class Virtual:
         samples, steps = [], []
         held_up = {w.job for w in self.all_workers() if w.running and not math.isinf(min(w.stopped_at, w.sleeping_at))}
         for w in agent.workers.values():
+            steps += self._unread(w)
             if not w.running:
                 continue
             waiting = w.job in held_up
@@ -345,20 +350,24 @@ class Virtual:
                     job=w.job,
                 )
             )  # fmt: skip
-            if w.step >= 0:
-                wall = int((1_000_000 + w.progress_at) * 1e9)
-                counts = self.counts_from_zero
-                loss, tokens = (t.NAN, 0) if counts else (3.0 - w.step * 1e-3, 128)
-                steps.append(
-                    t.StepRecord(
-                        w.rank, w.generation, w.step, wall, self.step_seconds, loss, tokens, counts, w.job,
-                    )
-                )  # fmt: skip
         frame = t.Frame(
             1, int(self.instant.wall * 1e9), int(self.now * 1e9), workers=tuple(samples), steps=tuple(steps),
             heartbeat_interval=interval,
         )  # fmt: skip
         self.feed(FrameSeen(agent.name, frame))
+
+    def _unread(self, w: Worker) -> list[t.StepRecord]:
+        """Of one that runs the newest step at least."""
+        numbers = range(min(w.read + 1, w.step) if w.running else w.read + 1, w.step + 1)
+        w.read = w.step
+        counts, each, newest = self.counts_from_zero, self.step_seconds, 1_000_000 + w.progress_at
+        return [
+            t.StepRecord(
+                w.rank, w.generation, step, int((newest - (w.step - step) * each) * 1e9), each,
+                t.NAN if counts else 3.0 - step * 1e-3, 0 if counts else 128, counts, w.job,
+            )
+            for step in numbers if step >= 0
+        ]  # fmt: skip
 
     def _operation(self, worker: Worker, waits: bool) -> str:
         if worker.waits_for_turn:

@@ -42,9 +42,17 @@ class Allocator:
 
     def _place(self, job: Job, nodes: list[Node], beside: Residents) -> tuple[list[str], str]:
         """On some of these, which the job may be placed on: `placement.place`. One that shares takes nodes of others
-        only where there are too few empty ones for its full size."""
+        only where there are too few empty ones for its full size, and keeps those that it was given: two jobs would
+        else give way to each other without end."""
         if not job.spec.share_bytes:
             return place(job.spec, nodes, job.nodes, self.c.slow)
+        chosen, missing = self._place_shared(job, nodes, beside)
+        life = self._life_of(job)
+        given = life.placement if life.stage is Stage.DRAINING else []
+        is_kept = bool(given) and set(given) <= {node.name for node in nodes if node.usable}
+        return (list(given), "") if is_kept and len(given) >= len(chosen) else (chosen, missing)
+
+    def _place_shared(self, job: Job, nodes: list[Node], beside: Residents) -> tuple[list[str], str]:
         alone = [node for node in nodes if node.name not in beside or node.name in job.nodes]
         chosen, missing = place(job.spec, alone, job.nodes, self.c.slow)
         if len(chosen) == job.spec.nnodes:

@@ -120,3 +120,17 @@ def test_jobs_do_share_in_such_a_play() -> None:
     v, most = play([Plan(0.0, 4, 2, 0, False) for _ in range(JOBS)], [Fault(3.0, "lose", 2), Fault(4.0, "kill", 5)])
     finished(v)
     assert most == 8 // 2 == MOST
+
+
+def test_jobs_that_wait_for_their_stores_do_not_give_way_to_each_other_without_end() -> None:
+    """What each is given depends on what others are: of two that choose anew at each answer, none ever started."""
+    jobs = [
+        Plan(0.52, 2, 2, 0, False), Plan(0.34, 2, 0, 0, False), Plan(0.0, 1, 3, 0, False),
+        Plan(4.14, 4, 0, 0, False), Plan(0.01, 3, 6, 0, False), Plan(0.0, 4, 0, 0, True),
+        Plan(1.1, 4, 6, 1, True), Plan(9.82, 2, 0, 0, True), Plan(0.71, 3, 4, 0, False),
+        Plan(10.35, 1, 3, 0, False), Plan(0.0, 2, 0, 0, False), Plan(0.0, 3, 3, 1, True),
+        Plan(11.54, 4, 3, 0, True), Plan(0.0, 2, 1, 1, False), Plan(0.0, 1, 2, 1, False),
+        Plan(0.08, 4, 0, 0, False), Plan(2.45, 2, 3, 0, True),
+    ]  # fmt: skip
+    v, _ = play(jobs, [Fault(2.18, "kill", 33), Fault(14.02, "lose", 9)])
+    finished(v)

@@ -12,6 +12,7 @@ from itertools import islice
 
 from holdfast.agent.activity import ras_thread
 from holdfast.agent.activity.host import HostLook
+from holdfast.agent.activity.interpreter import InterpreterLock
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
 from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook, channel_of
 from holdfast.agent.activity.ras_thread import RasThread
@@ -37,6 +38,8 @@ MOST_OPENED = 4
 """Descendants whose descriptors are."""
 WAIT_FRESH_S = 2.0
 """Seconds for which the words for the same wait stay as they are."""
+_COMPUTES_NO_PYTHON = ("NCCL",)
+"""How the names of such threads begin. NCCL's for progress spin while they serve a collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class CloseLook:
         self._others = ThreadWaits(self._folder)
         self._waits: tuple[object, ThreadWait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
+        self._lock = InterpreterLock(self._folder, tick_thread)
+        self._others_cpu = 0.0  # seconds, of threads that may compute in Python besides the main one
         self._ras = RasThread(pid, host.proc)
 
     def look(self, now: float) -> Sighting:
@@ -136,8 +141,7 @@ class CloseLook:
         if turns is None:
             return moved
         moved |= around.attempts(now, wait, *turns)
-        waits = parse_status(read(f"{self._folder}/task/{self.pid}/status"), "voluntary_ctxt_switches") or 0
-        return around.hands_over(now, turns[0], waits) | moved
+        return self._lock.is_handed_over(now, turns[0], self._others_cpu) | moved
 
     def _said_of_ends(self) -> str:
         ends = self._surroundings.ends
@@ -214,6 +218,8 @@ class CloseLook:
             io = parse_io(read(f"{self._folder}/task/{tid}/io")) if main.state != "R" else None
             bytes_now = float(io.taken + io.given) if io else 0.0
             self._threads[tid] = (stat.cpu, bytes_now)
+            if before and not stat.name.startswith(_COMPUTES_NO_PYTHON):
+                self._others_cpu += max(stat.cpu - before[0], 0.0)
             grown = (stat.cpu - before[0]) + (bytes_now - before[1]) / 1e8 if before else 0.0
             if before and (stat.cpu - before[0] >= 0.02 or bytes_now - before[1] >= 4096):
                 found.append((grown, tid, stat))

@@ -16,9 +16,6 @@ ATTEMPT_S, ATTEMPT_CPU_S = 0.4, 120e-6
 """A sleep between attempts is longer than the first; an attempt takes more processor time than the second. Waking from
 a sleep takes 25 us, looking for a file 60, a connection that is refused 190 (measured on a busy machine)."""
 
-COMPUTES, HANDS_OVER = 0.08, 2.0
-"""Share of a core, and times a second, from which a thread is taken for one that computes in Python."""
-
 
 class Surroundings:
     """Of one worker. `look` says whether anything moves; `cpu` is what the other ends have used, seconds."""
@@ -30,7 +27,6 @@ class Surroundings:
         self._cpu, self._bytes = Growth(CPU_LEAK, CPU_AMOUNT), Growth(BYTES_LEAK, BYTES_AMOUNT)
         self._flows = [Growth(FLOW_LEAK, FLOW_AMOUNT) for _ in range(3)]  # disks, network, RDMA
         self._turn: tuple[int, int, float] | None = None
-        self._handed: tuple[float, int, int] | None = None
         self._was_asked = False
         self.cpu = 0.0
         self.ends: tuple[int, ...] = ()
@@ -78,18 +74,6 @@ class Surroundings:
         if is_alone and has_rdma:
             found |= self._flows[2].add(now, rdma_bytes(self._sysfs))
         return found
-
-    def hands_over(self, now: float, ran_ns: int, waits: int) -> bool:
-        """Whether the main thread computes in Python, although it may have a GPU whose wait would look the same.
-
-        `waits`: its voluntary context switches. Where it holds the interpreter's lock, the probe's thread takes that
-        from it ten times a second, and it waits to get it back. CUDA spins without the lock, and waits for nothing.
-        """
-        before, self._handed = self._handed, (now, ran_ns, waits)
-        if before is None or now <= before[0]:
-            return False
-        seconds = now - before[0]
-        return (ran_ns - before[1]) / 1e9 / seconds >= COMPUTES and (waits - before[2]) / seconds >= HANDS_OVER
 
     def attempts(self, now: float, wait: ThreadWait, ran_ns: int, slices: int) -> bool:
         """Whether it sleeps between attempts at something: each sleep is another, and work lies between them."""

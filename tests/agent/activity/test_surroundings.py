@@ -112,29 +112,6 @@ def test_attempts_are_reported_by_what_they_take() -> None:
     assert not story(1.0, 300e-6, "a lock")
 
 
-TICKS = f"""
-import hashlib, threading, time
-def tick():
-    while True: time.sleep(0.1)
-threading.Thread(target=tick, daemon=True).start()
-{READY}
-{{}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("does", "moves"), [("while True: pass", True), ("hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", False)]
-)
-def test_computing_in_python_is_distinguished_from_spinning_without_its_lock(does: str, moves: bool) -> None:
-    """As CUDA does while it waits; here with a fake GPU."""
-    with standing(TICKS.format(does)) as (eye, process):
-        eye.activities._gpus[process.pid] = True
-        if moves:
-            eye.when(lambda a: a.watched > 1.2 and a.quiet < 0.3 and a.has_gpu)
-        else:
-            assert eye.after(1.5).cpu > 0
-
-
 def test_the_other_end_of_what() -> None:
     known = Sockets(
         {3: Tcp(local="127.0.0.1:1", remote="127.0.0.1:2"), 4: Tcp(local="127.0.0.1:2", remote="127.0.0.1:1"),

@@ -64,6 +64,15 @@ class Connection:
             self.lost = True
         return not self._out
 
+    def has_left(self) -> bool:
+        """Whether it has closed its end, even if what it sent before is not all read."""
+        with suppress(BlockingIOError):
+            try:
+                return not self.sock.recv(1, socket.MSG_PEEK)
+            except ConnectionError:
+                return True
+        return False
+
     def close(self) -> None:
         self.lost = True
         with suppress(OSError):

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from holdfast.agent.forkserver import fork_from, output_memory
-from holdfast.agent.forkserver.fork_from import LOG, MODULE, SOCKET
-from holdfast.agent.forkserver.json_lines import LINE_LIMIT
+from holdfast.agent.forkserver.json_lines import LINE_LIMIT, LOG, MODULE, SOCKET
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec
 from holdfast.agent.processes import interpreter
 from holdfast.agent.processes import tree as process_tree

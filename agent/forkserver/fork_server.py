@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.forkserver import forked_children, output_memory, patient_streams, preloading
-from holdfast.agent.forkserver.fork_from import LOCK, SOCKET
 from holdfast.agent.forkserver.forked_workers import ForkedWorkers
-from holdfast.agent.forkserver.json_lines import Connection, peer_uid
+from holdfast.agent.forkserver.json_lines import LOCK, SOCKET, Connection, peer_uid
 from holdfast.agent.forkserver.server_forks import ServerForks
 from holdfast.base import private, service
 from holdfast.base.local_socket import short_path

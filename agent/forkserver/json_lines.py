@@ -6,6 +6,9 @@ import struct
 from contextlib import suppress
 from typing import Any
 
+MODULE = "holdfast.agent.forkserver.fork_server"
+SOCKET, LOCK, LOG = "warm.sock", "warm.lock", "warm.log"
+"""The fork server, and what lies in its run folder."""
 LINE_LIMIT = 8 << 20
 """Bytes of one line: a worker's environment and arguments fit many times."""
 BACKLOG_LIMIT = 32 << 20

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forkserver import fork_from, forked_children
-from holdfast.agent.forkserver.json_lines import Connection
-from holdfast.agent.processes import interpreter, proc_title
+from holdfast.agent.forkserver import forked_children
+from holdfast.agent.forkserver.json_lines import LOG, MODULE, Connection
+from holdfast.agent.processes import inherited, interpreter, proc_title
 from holdfast.base import private, service
 
 Serve = Callable[[Callable[[], None]], int]
@@ -39,7 +39,7 @@ class ServerForks:
         """Why a fork would not be what the asker wants; empty if it would."""
         if asker.has_left():
             return "the client has left"  # and started one itself: it would be a second one
-        different = fork_from.difference(fork_from.situation(self._environ), ask["situation"])
+        different = inherited.difference(inherited.situation(self._environ), ask["situation"])
         return f"this fork server has another {different}" if different else ""
 
     def fork(
@@ -48,7 +48,7 @@ class ServerForks:
         """Fork one that serves `run_dir` by `serve`. `reply` gets `{"pid": N}` when the new fork server listens, or `{"error": TEXT}`. If it returns False, no
         client waits for the answer any more, and the new one is ended. Raises OSError if there can be none."""
         private.make_folder(run_dir)
-        log = str(run_dir / fork_from.LOG)
+        log = str(run_dir / LOG)
         outputs = forked_children.open_files(log, log)
         reading, writing = os.pipe2(os.O_CLOEXEC)
 
@@ -82,7 +82,7 @@ class ServerForks:
         os.chdir(ask["cwd"])
         os.environ.clear()
         os.environ.update(ask["env"])
-        proc_title.show(interpreter.command(fork_from.MODULE, *ask["args"]), ask["env"])
+        proc_title.show(interpreter.command(MODULE, *ask["args"]), ask["env"])
         service.give_way()
 
     def _on_answer(self, reading: int, run_dir: Path, reply: Callable[[dict[str, Any]], bool]) -> None:
@@ -90,7 +90,7 @@ class ServerForks:
         self._selector.unregister(reading)
         self._starting.discard(reading)
         os.close(reading)
-        answer = json.loads(data) if data else {"error": f"the fork ended before it listened; see {run_dir / fork_from.LOG}"}
+        answer = json.loads(data) if data else {"error": f"the fork ended before it listened; see {run_dir / LOG}"}
         if not reply(answer) and "pid" in answer:
             with suppress(ProcessLookupError):
                 os.kill(answer["pid"], signal.SIGKILL)

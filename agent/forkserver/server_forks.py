@@ -1,7 +1,7 @@
 """The fork servers of other agents of this host that are forked from this one (`HOLDFAST_FORK_FROM`).
 
 Each is a daemon of its own: no child of ours, in a session of its own, with the environment, folder and umask of the
-agent that wants it. What ends one fork server, as a simulated node failure does with all descendants, leaves the others.
+agent that wants it. A simulated node failure ends all that descends from one fork server, and none of the others.
 """
 
 import json
@@ -45,8 +45,8 @@ class ServerForks:
     def fork(
         self, run_dir: Path, ask: Mapping[str, Any], serve: Serve, reply: Callable[[dict[str, Any]], bool]
     ) -> None:
-        """Fork one that serves `run_dir` by `serve`. `reply` gets `{"pid": N}` when the new fork server listens, or `{"error": TEXT}`. If it returns False, no
-        client waits for the answer any more, and the new one is ended. Raises OSError if there can be none."""
+        """Fork one that serves `run_dir` by `serve`. `reply` gets `{"pid": N}` when that listens, or `{"error": TEXT}`.
+        If it returns False, no client waits any more, and the new one is ended. Raises OSError if there can be none."""
         private.make_folder(run_dir)
         log = str(run_dir / LOG)
         outputs = forked_children.open_files(log, log)
@@ -90,7 +90,9 @@ class ServerForks:
         self._selector.unregister(reading)
         self._starting.discard(reading)
         os.close(reading)
-        answer = json.loads(data) if data else {"error": f"the fork ended before it listened; see {run_dir / LOG}"}
+        answer: dict[str, Any] = (
+            json.loads(data) if data else {"error": f"the fork ended before it listened; see {run_dir / LOG}"}
+        )
         if not reply(answer) and "pid" in answer:
             with suppress(ProcessLookupError):
                 os.kill(answer["pid"], signal.SIGKILL)

@@ -16,7 +16,7 @@ def command(module: str, *args: str) -> list[str]:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` with this package's folder at the end of PYTHONPATH, unless it is there, or installed where Python looks anyway."""
+    """`env` with this package's folder at the end of PYTHONPATH, unless it is on it or where Python looks anyway."""
     root = str(Path(holdfast.__file__).resolve().parent.parent)
     path = env.get("PYTHONPATH", "")
     if root in (*site.getsitepackages(), site.getusersitepackages(), *path.split(os.pathsep)):

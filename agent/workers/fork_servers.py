@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 
-from holdfast.agent.forkserver.client import SOCKET, ForkServer, StoreExited
+from holdfast.agent.forkserver.client import ForkServer, StoreExited
 from holdfast.agent.forkserver.fork_from import VARIABLE
+from holdfast.agent.forkserver.json_lines import SOCKET
 from holdfast.agent.workers.environment import job_environment, program_folder
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError, Refused, Unavailable

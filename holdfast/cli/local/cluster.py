@@ -113,7 +113,7 @@ class LocalCluster:
         self.grpc, self.http = addresses["grpc"], addresses["http"]
         # Clients expect the controller at the same address after its restart.
         controller.argv = self._controller_argv(self.grpc.rpartition(":")[2], self.http.rpartition(":")[2])
-        shared = {} if VARIABLE in self._env else self._shared_imports()
+        shared = {} if self._env.get(VARIABLE) else self._shared_imports()
         for name in self.node_names:
             env = self._env | (shared if name != self.node_names[0] else {})
             self._begin(LocalDaemon(name, self._agent_argv(name), env, self.state_dir))

@@ -54,7 +54,7 @@ class Server:
         self.clients: set[Connection] = set()
         self.selector = selectors.DefaultSelector()
         self.workers = ForkedWorkers(options.run_dir, self.selector, self.broadcast, self.release)
-        self.forks = ServerForks(self.selector, environ, self.workers.release)
+        self.forks = ServerForks(self.selector, environ, preloaded.packages, self.workers.release)
         self.sample = self._sample_output()
         self.wake_in, self.wake_out = socket.socketpair()
         self.running = True

@@ -23,13 +23,13 @@ Serve = Callable[[Callable[[], None]], int]
 
 
 class ServerForks:
-    """`environ`: what this process was started with, and imported its modules in. `release` closes in a forked child
-    what is the parent's, `descriptors` among it."""
+    """`environ` is what this process was started with, `packages` what was installed when it imported its modules.
+    `release` closes in a forked child what is the parent's, `descriptors` among it."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, environ: Mapping[str, str], release: Callable[[], None]
+        self, selector: selectors.BaseSelector, environ: Mapping[str, str], packages: str, release: Callable[[], None]
     ) -> None:
-        self._selector, self._environ, self._release = selector, environ, release
+        self._selector, self._environ, self._packages, self._release = selector, environ, packages, release
         self._starting: set[int] = set()  # pipes of those that do not listen yet
 
     def descriptors(self) -> list[int]:
@@ -39,7 +39,8 @@ class ServerForks:
         """Why a fork would not be what the asker wants; empty if it would."""
         if asker.has_left():
             return "the client has left"  # and started one itself: it would be a second one
-        different = inherited.difference(inherited.situation(self._environ), ask["situation"])
+        ours = inherited.situation(self._environ) | {inherited.PACKAGES: self._packages}
+        different = inherited.difference(ours, ask["situation"])
         return f"this fork server has another {different}" if different else ""
 
     def fork(

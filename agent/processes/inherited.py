@@ -1,8 +1,10 @@
 """What a process has from the one that forked or started it, so that two can be compared: is a fork of one as good as a
 new process that the other starts?"""
 
+import hashlib
 import os
 import resource
+import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ IGNORED = frozenset((
     "PYTEST_CURRENT_TEST",
 ))  # fmt: skip
 """Variables that no import reads. Our own, HOLDFAST_*, are read when they are needed."""
+PACKAGES = "set of installed packages"
 _STATUS = (
     "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
     "Cpus_allowed_list", "Mems_allowed_list",
@@ -30,6 +33,7 @@ def situation(environ: Mapping[str, str]) -> dict[str, str]:
     found = {
         "Python": " ".join(python),
         "holdfast": f"{holdfast.__version__} {os.path.realpath(holdfast.__file__)}",
+        PACKAGES: packages(),
         "niceness": environ.get(NICENESS) or str(os.getpriority(os.PRIO_PROCESS, 0)),
         "scheduling policy": str(os.sched_getscheduler(0)),
         "root folder": f"{root.st_dev} {root.st_ino}",
@@ -46,6 +50,13 @@ def situation(environ: Mapping[str, str]) -> dict[str, str]:
         found[name] = str(resource.getrlimit(getattr(resource, name)))
     variables = (name for name in environ if name not in IGNORED and not name.startswith("HOLDFAST_"))
     return found | {f"variable {name}": environ[name] for name in variables}
+
+
+def packages() -> str:
+    """Stands for the names and versions of what is installed at this moment."""
+    folders = [folder for folder in (*site.getsitepackages(), site.getusersitepackages()) if os.path.isdir(folder)]
+    names = [name for folder in folders for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info"))]
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:

@@ -211,7 +211,8 @@ def test_what_a_fork_inherits_has_to_be_equal() -> None:
     assert inherited.difference(ours, inherited.situation({"A": "2"})) == "variable A"
     assert inherited.difference(ours, inherited.situation({})) == "variable A"
     assert inherited.difference(inherited.situation({}), ours) == "variable A"
-    for name in ("Uid", "Groups", "CapEff", "namespace pid", "cgroup", "RLIMIT_NOFILE", "niceness", "Python"):
+    names = ("Uid", "Groups", "CapEff", "namespace pid", "cgroup", "RLIMIT_NOFILE", "niceness", "Python")
+    for name in (*names, inherited.PACKAGES):
         assert inherited.difference(ours, {**ours, name: "another"}) == name
     before = os.umask(0o027)
     try:

@@ -57,7 +57,7 @@ class Host:
     async def __aexit__(self, *_: object) -> None:
         for warm in self.opened:
             await warm.close()
-            for number in (signal.SIGKILL, signal.SIGCONT):
+            for number in (signal.SIGTERM, signal.SIGCONT):  # in order: it ends its workers
                 if alive(warm.pid):
                     os.kill(warm.pid, number)
             await eventually(lambda warm=warm: not alive(warm.pid))
@@ -78,7 +78,7 @@ def test_it_has_the_modules_of_the_other_and_nothing_else(tmp_path: Path, monkey
         async with Host(tmp_path, monkeypatch, "torch", "nowhere_to_be_found") as host:
             first = await host.open("first")
             kept = host.agent("first", first)
-            await kept.start(SLEEP, 7)  # the other has a worker, its pidfd and its output
+            worker = await kept.start(SLEEP, 7)  # the other has a worker, its pidfd and its output
             second = await host.open("second", "first", env={"HOLDFAST_LOCAL_CLUSTER": "other"})
             assert host.importers() == [first.pid]
             assert second.preload_errors == first.preload_errors
@@ -108,8 +108,9 @@ def test_it_has_the_modules_of_the_other_and_nothing_else(tmp_path: Path, monkey
             drawn = [number for agent, rank in ((one, 0), (one, 1), (kept, 2)) for number in agent.out(rank).split()]
             assert len(set(drawn)) == len(drawn) == 9
 
-            os.kill(first.pid, signal.SIGKILL)
-            await eventually(lambda: not alive(first.pid))
+            for pid in (first.pid, worker):
+                os.kill(pid, signal.SIGKILL)
+                await eventually(lambda pid=pid: not alive(pid))
             await one.start(SLEEP, 3)
             await one.printed("here", 3)
             assert await second.kill("j", 1, 3, signal.SIGTERM) == 1
@@ -135,7 +136,6 @@ def test_neither_waits_for_the_other_to_end(tmp_path: Path, monkeypatch: pytest.
             await one.printed("here")
             await first.close()
             await eventually(lambda: not alive(first.pid))  # what was forked from it is no work of its own
-            os.kill(one.warm.pid if one.warm else 0, signal.SIGCONT)
             assert await second.kill("j", 1, 0, signal.SIGKILL) == 1
             assert (await one.ended()).signal == signal.SIGKILL
 

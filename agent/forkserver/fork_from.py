@@ -59,12 +59,13 @@ async def _reply(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 async def _connected(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Raises OSError. Waits where none has ever served, but the folder is there: one is about to start."""
     end = asyncio.get_running_loop().time() + APPEAR_S
+    has_served = False
     while True:
-        has_served = (folder / LOCK).exists()  # asked first: it binds its socket right after
         try:
             with short_path(folder, SOCKET) as path:
                 return await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
-        except FileNotFoundError:
+        except (FileNotFoundError, ConnectionRefusedError):
             if has_served or not folder.is_dir() or asyncio.get_running_loop().time() > end:
                 raise
+        has_served = (folder / LOCK).exists()  # then once more: between its lock and its socket is a moment
         await asyncio.sleep(0.02)

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import selectors
 import signal
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from holdfast.agent.forkserver import fork_from
 from holdfast.agent.forkserver.client import ForkServer
+from holdfast.agent.forkserver.json_lines import Connection
+from holdfast.agent.forkserver.server_forks import ServerForks
 from holdfast.agent.processes import inherited
 from holdfast.agent.processes import tree as process_tree
 from tests.agent.support.warm_node import Node, alive, eventually
@@ -96,8 +100,9 @@ def test_it_has_the_modules_of_the_other_and_nothing_else(tmp_path: Path, monkey
             assert {link for link in theirs & own if ":[" not in link} <= {
                 "/dev/null", "anon_inode:[eventpoll]", "/memfd:holdfast-output (deleted)",
             }  # fmt: skip
-            assert {link for link in theirs & own if link.startswith(("socket", "pipe"))} == set()
-            assert not [link for link in own if str(host.run_dirs["first"]) in link or "pidfd" in link]
+            assert {link for link in theirs & own if link.startswith("socket")} == set()
+            foreign = ("pipe", "anon_inode:[pidfd]", str(host.run_dirs["first"]))
+            assert not [link for link in own if link.startswith(foreign)]
 
             one = host.agent("second", second)
             await one.start(DRAW, 0)
@@ -125,7 +130,14 @@ def test_neither_waits_for_the_other_to_end(tmp_path: Path, monkeypatch: pytest.
     async def story() -> None:
         async with Host(tmp_path, monkeypatch) as host:
             first = await host.open("first", idle_exit=0.1)
-            second = await host.open("second", "first")
+            monkeypatch.chdir(tmp_path)
+            before = os.umask(0o077)
+            try:
+                second = await host.open("second", "first")
+            finally:
+                os.umask(before)
+            assert os.readlink(f"/proc/{second.pid}/cwd") == str(tmp_path)
+            assert "Umask:\t0077" in Path(f"/proc/{second.pid}/status").read_text()
             third = await host.open("third", "second")
             assert host.importers() == [first.pid]
             await third.shutdown()
@@ -164,7 +176,6 @@ def test_without_an_answer_one_is_started(tmp_path: Path, monkeypatch: pytest.Mo
             assert time.monotonic() - began >= 6.0 - 0.1  # a quarter of it
             os.kill(first.pid, signal.SIGCONT)
             await first.workers()  # it has read the request by now, and that its client has left
-            assert "fork_server" not in (host.run_dirs["second"] / "warm.log").read_text()
             await first.shutdown()
             third = await host.open("third", "first")  # it has left its folder
             assert host.importers() == [first.pid, second.pid, third.pid]
@@ -172,6 +183,7 @@ def test_without_an_answer_one_is_started(tmp_path: Path, monkeypatch: pytest.Mo
             await eventually(lambda: not alive(third.pid))
             again = await host.open("first", "third")  # it has left its socket
             assert host.importers()[3:] == [again.pid]
+            assert (host.run_dirs["second"] / "warm.log").read_text() == ""  # no fork of the first came too late
 
     asyncio.run(story())
 
@@ -202,6 +214,37 @@ def test_where_one_serves_already_the_fork_ends(tmp_path: Path, monkeypatch: pyt
             assert await host.opened[0].workers() == ()
 
     asyncio.run(story())
+
+
+def test_what_the_other_sends_to_all_is_no_answer(tmp_path: Path) -> None:
+    lines = [b'{"exited": {"rank": 3}}', b'{"id": 0, "ok": true, "pid": 17}']
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"".join(line + b"\n" for line in lines))
+        writer.close()
+
+    async def story() -> None:
+        async with await asyncio.start_unix_server(serve, tmp_path / "warm.sock"):
+            assert await fork_from.ask(tmp_path, [], {}, 20.0) == 17
+            lines.pop()
+            assert await fork_from.ask(tmp_path, [], {}, 20.0) == 0
+
+    asyncio.run(story())
+
+
+def test_what_counts_was_installed_when_it_imported() -> None:
+    theirs, ours = socket.socketpair()
+    ask = {"situation": inherited.situation({"A": "1"})}
+    with selectors.DefaultSelector() as selector, ours, theirs:
+        asker = Connection(ours)
+        old, new = (
+            ServerForks(selector, {"A": "1"}, packages, lambda: None) for packages in ("older", inherited.packages())
+        )
+        assert old.refusal(asker, ask) == "this fork server has another set of installed packages"
+        assert new.refusal(asker, ask) == ""
+        theirs.close()
+        assert new.refusal(asker, ask) == "the client has left"
 
 
 def test_what_a_fork_inherits_has_to_be_equal() -> None:

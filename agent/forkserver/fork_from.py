@@ -33,8 +33,8 @@ async def ask(folder: Path, args: Sequence[str], environ: Mapping[str, str], tim
             })  # fmt: skip
     except (OSError, ValueError, KeyError) as error:  # TimeoutError is an OSError
         reply = {"ok": False, "error": str(error) or f"no answer within {timeout_s:g} s"}
-    if not reply["ok"]:
-        log.event("warm.not_forked", source=str(folder), reason=reply["error"])
+    if not (reply.get("ok") and "pid" in reply):
+        log.event("warm.not_forked", source=str(folder), reason=reply.get("error", ""))
         return 0
     log.event("warm.forked", source=str(folder), pid=reply["pid"])
     return int(reply["pid"])

@@ -8,6 +8,7 @@ import json
 import os
 import selectors
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -83,6 +84,7 @@ class ServerForks:
         os.chdir(ask["cwd"])
         os.environ.clear()
         os.environ.update(ask["env"])
+        tempfile.tempdir = None  # the folder that it found before
         proc_title.show(interpreter.command(MODULE, *ask["args"]), ask["env"])
         service.give_way()
 

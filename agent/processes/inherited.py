@@ -15,9 +15,10 @@ from holdfast.base.service import NICENESS
 IGNORED = frozenset((
     "COLUMNS", "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "_",
     "MKL_NUM_THREADS", "OMP_NUM_THREADS",  # each fork server sets these itself
-    "PYTEST_CURRENT_TEST",
+    "PYTEST_CURRENT_TEST", "TMPDIR", "XDG_STATE_HOME",
 ))  # fmt: skip
-"""Variables that no import reads. Our own, HOLDFAST_*, are read when they are needed."""
+"""Variables that no import reads; of TMPDIR only `tempfile` keeps what it found. Our own, HOLDFAST_*, are read when
+they are needed."""
 PACKAGES = "set of installed packages"
 _STATUS = (
     "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",

@@ -23,7 +23,12 @@ SLEEP = "import time\nprint('here')\nwhile True: time.sleep(60)"
 DRAW = "import sys\nassert 'torch' in sys.modules\nimport random, numpy, torch\n" + (
     "print(random.random(), numpy.random.rand(), torch.rand(1).item())"
 )
-NOTED = "import os\nwith open(os.environ['NOTES'], 'a') as file: file.write(f'{os.getpid()}\\n')"
+NOTED = """
+import os, tempfile
+tempfile.gettempdir()
+with open(os.environ["NOTES"], "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
 
 
 class Host:
@@ -133,7 +138,7 @@ def test_neither_waits_for_the_other_to_end(tmp_path: Path, monkeypatch: pytest.
             monkeypatch.chdir(tmp_path)
             before = os.umask(0o077)
             try:
-                second = await host.open("second", "first")
+                second = await host.open("second", "first", env={"TMPDIR": str(tmp_path)})
             finally:
                 os.umask(before)
             assert os.readlink(f"/proc/{second.pid}/cwd") == str(tmp_path)
@@ -144,6 +149,8 @@ def test_neither_waits_for_the_other_to_end(tmp_path: Path, monkeypatch: pytest.
             children = Path(f"/proc/{second.pid}/task/{second.pid}/children")
             assert children.read_text() == ""  # no zombie: it has never been a child
             one = host.agent("second", second)
+            await one.start("import tempfile\nprint(tempfile.gettempdir())", 1, env={"TMPDIR": str(tmp_path)})
+            await one.printed(f"{tmp_path}\n", 1)
             await one.start(SLEEP)
             await one.printed("here")
             await first.close()

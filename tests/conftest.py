@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from holdfast.agent.forkserver.fork_from import VARIABLE
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
+from tests.fork_source import fork_source
 
 Until = Callable[..., None]
 
@@ -90,6 +92,24 @@ def no_process_left() -> Iterator[None]:
     for child in left:
         child.kill()
     assert not named, f"processes left behind by a test: {named}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_imports(
+    request: pytest.FixtureRequest, no_process_left: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Agents that tests start have their fork servers forked from one that they share, unless HOLDFAST_FORK_FROM says
+    otherwise. Started when the first asks."""
+    if VARIABLE in os.environ or not any(item.get_closest_marker("slow") for item in request.session.items):
+        yield
+        return
+    folder = str(tmp_path_factory.mktemp("fork_source"))
+    with fork_source(folder):
+        os.environ[VARIABLE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
 
 
 def _children() -> list[psutil.Process]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.agent.forkserver import output_memory
-from holdfast.agent.forkserver.json_lines import LINE_LIMIT
+from holdfast.agent.forkserver import fork_from, output_memory
+from holdfast.agent.forkserver.json_lines import LINE_LIMIT, LOG, MODULE, SOCKET
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec
 from holdfast.agent.processes import interpreter
 from holdfast.agent.processes import tree as process_tree
@@ -30,9 +30,6 @@ START_TIMEOUT_S = 30.0
 """A fork copies the page tables of all that is imported, and is recorded on disk: long, on a starved host."""
 STORE_TIMEOUT_S = 60.0
 """A store's process may have to import torch first."""
-
-LOG = "warm.log"
-SOCKET = "warm.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +89,39 @@ class ForkServer:
         on_lost: Callable[[], None] | None = None,
         ready_timeout: float = READY_TIMEOUT_S,
         idle_exit: float | None = None,
+        source: str | Path = "",
     ) -> Self:
         """Connect to the fork server of `run_dir`, starting one if none runs there.
 
         `preload`, the modules that a job `wanted` with the `folder` where its program looks first, and `env` (its
-        environment; ours by default) count for a new one only. Raises Unavailable when it is not ready after
-        `ready_timeout` seconds.
+        environment; ours by default) count for a new one only. `source`: the folder of another fork server of this
+        host, which forks the new one if it can do so within a quarter of `ready_timeout`. Raises Unavailable when
+        it is not ready after `ready_timeout` seconds, those aside.
         """
         warm = cls(Path(run_dir).absolute(), on_exit, on_store_exit, on_lost)
-        args = ["--preload", ",".join(preload), "--wanted", ",".join(wanted), "--folder", folder]
+        args = ["--run-dir", str(warm.run_dir), "--preload", ",".join(preload), "--wanted", ",".join(wanted)]
+        args += ["--folder", folder]
         args += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
         try:
-            await warm._reach(args, os.environ if env is None else env, ready_timeout)
+            environ = interpreter.environment(os.environ if env is None else env)
+            await warm._reach(args, environ, ready_timeout, Path(source) if source else None)
         except asyncio.CancelledError:
             await warm._abandon()
             raise
         return warm
 
-    async def _reach(self, args: Sequence[str], env: Mapping[str, str], ready_timeout: float) -> None:
+    async def _reach(
+        self, args: Sequence[str], env: Mapping[str, str], ready_timeout: float, source: Path | None
+    ) -> None:
         end = time.monotonic() + ready_timeout
         while not await self._connect():
-            if self._started and (ended := _ended(self._started)) is not None:
+            if source is not None:
+                self._started = await fork_from.ask(source, args, env, ready_timeout / 4)
+                source, end = None, time.monotonic() + ready_timeout
+                if self._started and await self._connect():
+                    break
+                self._started = 0
+            elif self._started and (ended := _ended(self._started)) is not None:
                 if ended != 3:  # 3: another process was faster
                     raise Unavailable(f"the fork server ended with {ended} at its start: {self._log_tail()}")
                 self._started = 0
@@ -305,13 +314,13 @@ class ForkServer:
 
 def _spawn(run_dir: Path, args: Sequence[str], env: Mapping[str, str]) -> int:
     private.make_folder(run_dir)
-    command = interpreter.command("holdfast.agent.forkserver.fork_server", "--run-dir", str(run_dir), *args)
+    command = interpreter.command(MODULE, *args)
     log = str(run_dir / LOG)
     # Not by subprocess: its objects warn when they are dropped while the process still runs, as it should.
     return os.posix_spawn(
         command[0],
         command,
-        interpreter.environment(env),
+        env,
         setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -330,7 +339,7 @@ def _can_open(path: str) -> bool:
 
 
 def _ended(pid: int) -> int | None:
-    """The exit code of our own child, or minus its signal; None while it runs."""
+    """The exit code of our own child, or minus its signal; None while it runs, and of a process that is no child."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -6,6 +6,9 @@ import struct
 from contextlib import suppress
 from typing import Any
 
+MODULE = "holdfast.agent.forkserver.fork_server"
+SOCKET, LOCK, LOG = "warm.sock", "warm.lock", "warm.log"
+"""The fork server, and what lies in its run folder."""
 LINE_LIMIT = 8 << 20
 """Bytes of one line: a worker's environment and arguments fit many times."""
 BACKLOG_LIMIT = 32 << 20
@@ -63,6 +66,15 @@ class Connection:
         except OSError:
             self.lost = True
         return not self._out
+
+    def has_left(self) -> bool:
+        """Whether it has closed its end, even if what it sent before is not all read."""
+        with suppress(BlockingIOError):
+            try:
+                return not self.sock.recv(1, socket.MSG_PEEK)
+            except ConnectionError:
+                return True
+        return False
 
     def close(self) -> None:
         self.lost = True

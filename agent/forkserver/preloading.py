@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from holdfast.agent.forkserver import forked_children
+from holdfast.agent.processes import inherited
 
 ASKED_FOR_GPUS = "initialised the GPUs on import, so that no forked worker could use them: skipped"
 STARTED_THREADS = "started threads on import, which no forked worker would have: skipped"
@@ -30,6 +31,8 @@ class Preloaded:
     """What went wrong, by module."""
     missing: list[str] = field(default_factory=list)
     """Those of the job that are not installed here."""
+    packages: str = field(default_factory=inherited.packages)
+    """What was installed when it all was imported."""
 
 
 def preload(

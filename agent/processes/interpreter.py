@@ -16,8 +16,9 @@ def command(module: str, *args: str) -> list[str]:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` with this package's folder at the end of PYTHONPATH, unless it is installed where Python looks anyway."""
+    """`env` with this package's folder at the end of PYTHONPATH, unless it is on it or where Python looks anyway."""
     root = str(Path(holdfast.__file__).resolve().parent.parent)
-    if root in (*site.getsitepackages(), site.getusersitepackages()):
+    path = env.get("PYTHONPATH", "")
+    if root in (*site.getsitepackages(), site.getusersitepackages(), *path.split(os.pathsep)):
         return dict(env)
-    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [env.get("PYTHONPATH", ""), root]))}
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [path, root]))}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from holdfast.base.errors import UsageError
 from holdfast.wire import messages as msg
 
-_NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
+_NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_", "HOLDFAST_FORK_FROM")
 
 
 def job_environment(base: Mapping[str, str], program: msg.Program) -> dict[str, str]:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 
-from holdfast.agent.forkserver.client import SOCKET, ForkServer, StoreExited
+from holdfast.agent.forkserver.client import ForkServer, StoreExited
+from holdfast.agent.forkserver.fork_from import VARIABLE
+from holdfast.agent.forkserver.json_lines import SOCKET
 from holdfast.agent.workers.environment import job_environment, program_folder
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError, Refused, Unavailable
@@ -89,6 +91,7 @@ class ForkServers:
             on_exit=self._on_exit,
             on_store_exit=self._on_store_exit,
             on_lost=self._lost,
+            source=self._environ.get(VARIABLE, "") if self._preload else "",
         )
         self.own, self._opening = warm, None
         for name, error in warm.preload_errors.items():

@@ -22,8 +22,8 @@ REPORTED = 2.0
 _FRAMES = 3
 """Calls of the script that make up a place: what it calls below them varies while it works."""
 _LOADERS = (
-    "bootstrap.py:", "runpy.py:", "forked_children.py:", "forked_workers.py:", "fork_server.py:", "<frozen runpy>:",
-    "__main__.py:",
+    "bootstrap.py:", "runpy.py:", "forked_children.py:", "forked_workers.py:", "fork_server.py:", "server_forks.py:",
+    "<frozen runpy>:", "__main__.py:",
 )  # fmt: skip
 _MOST_DOUBLINGS = 6
 _MOST_PLACES = 200

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from holdfast.agent.forkserver.fork_from import VARIABLE
 from holdfast.cli.common.client import Client
 from holdfast.cli.local import leftovers
 
@@ -82,7 +83,8 @@ class Commands:
         env = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
         name, _, value = self.mark.partition("=")
         own = {name: value, "HOLDFAST_CONFIG": "", "PYTHONPATH": str(ROOT), "HOLDFAST_LOG_FORMAT": "json"}
-        return env | own | dict(more or {})
+        shared = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+        return env | own | shared | dict(more or {})
 
     def start(
         self,

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.forkserver.fork_from import VARIABLE
 from holdfast.agent.node.checkpoints import snapshots_dir
 from holdfast.agent.workers.workers import shared_dir
 from holdfast.cli.main import main
 from holdfast.trainer.weights.weights import newest
-from tests.e2e.daemons import Commands, Json, Running, commands, wait_for
+from tests.e2e.daemons import Commands, Json, Running, commands, log_events, wait_for
 from tests.e2e.test_modes import loose
 from tests.trainer.support.theirs import continuations, difference
 
@@ -102,7 +103,7 @@ def undisturbed(stage: Commands, tmp_path_factory: pytest.TempPathFactory) -> Un
     folder = tmp_path_factory.mktemp("undisturbed")
     one = Undisturbed(folder / "state")
     argv = ("demo", "--steps", str(STEPS), *SMALL, "--state-dir", str(one.state), "--json")
-    command = stage.start(*argv, umask=0)
+    command = stage.start(*argv, umask=0, env={VARIABLE: ""})  # as it is without a fork server of the tests
 
     def has_ended() -> bool:
         for path in shared(one.state):
@@ -130,6 +131,17 @@ def test_undisturbed_it_learns_and_reports_nothing(undisturbed: Undisturbed) -> 
     assert incidents(undisturbed.found) == []
     first, *_, last = losses(undisturbed.found)
     assert last < first - 1
+
+
+def test_the_first_agent_imports_for_all(undisturbed: Undisturbed) -> None:
+    logs = {path.stem: log_events(path.read_text()) for path in undisturbed.state.glob("logs/node*.log")}
+    found = {name: [one for one in events if "forked" in one["event"]] for name, events in logs.items()}
+    assert found.pop("node0") == []
+    assert found
+    for name, (one,) in found.items():
+        assert one["source"] == str(undisturbed.state / "node0" / "run"), name
+        # On a busy machine it may start its own in the end.
+        assert one["event"] == "warm.forked" or "no answer" in one["reason"], (name, one)
 
 
 def test_what_is_the_users_own_is_closed_to_others(undisturbed: Undisturbed) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from holdfast.agent.forkserver.fork_from import VARIABLE
 from holdfast.base import log, private
 from holdfast.base.config.client import ClientConfig
 from holdfast.base.errors import HoldfastError, Unavailable
@@ -112,10 +113,19 @@ class LocalCluster:
         self.grpc, self.http = addresses["grpc"], addresses["http"]
         # Clients expect the controller at the same address after its restart.
         controller.argv = self._controller_argv(self.grpc.rpartition(":")[2], self.http.rpartition(":")[2])
+        shared = {} if self._env.get(VARIABLE) else self._shared_imports()
         for name in self.node_names:
-            self._begin(LocalDaemon(name, self._agent_argv(name), self._env, self.state_dir))
+            env = self._env | (shared if name != self.node_names[0] else {})
+            self._begin(LocalDaemon(name, self._agent_argv(name), env, self.state_dir))
         with interrupts.allowed():
             self._wait_healthy(deadline)
+
+    def _shared_imports(self) -> dict[str, str]:
+        """The fork server of the first agent imports torch and the trainer, and those of the others are forked from it:
+        on few processors that is sooner than all of them at once."""
+        folder = self.state_dir / self.node_names[0] / "run"
+        private.make_folder(folder)  # it is there before the others look for it
+        return {VARIABLE: str(folder)}
 
     def kill_controller(self) -> None:
         """Kill it with SIGKILL. It is restarted like any daemon that dies."""

@@ -202,5 +202,5 @@ def test_every_module_between_the_interpreter_and_the_script_is_known_as_none_of
     """A place is where the script stands: frames of the fork server before it are left out, by file name."""
     names = {loader.rstrip(":") for loader in pauses._LOADERS}
     folder = Path(bootstrap.__file__).parent
-    assert {"bootstrap.py", "fork_server.py", "forked_children.py", "forked_workers.py"} <= names
-    assert all((folder / name).exists() for name in names if name.startswith(("fork", "boot")))
+    assert {"bootstrap.py", "fork_server.py", "forked_children.py", "forked_workers.py", "server_forks.py"} <= names
+    assert all((folder / name).exists() for name in names if name.startswith(("fork", "boot", "server")))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.forkserver.fork_from import VARIABLE
 from holdfast.base.errors import HoldfastError, Unavailable
 from holdfast.cli.local import leftovers
 from holdfast.cli.local.cluster import LocalCluster
@@ -42,6 +43,15 @@ def test_it_comes_up_and_ends_whole(tmp_path: Path) -> None:
     assert not any(alive(pid) for pid in pids)
     assert leftovers.marked(cluster._mark) == []
     cluster.stop()  # again: harmless
+
+
+def test_only_the_first_agent_imports_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with LocalCluster(tmp_path, nodes=2, spares=1, command=FAKE, env=ENV) as cluster:
+        pids = cluster.pids()
+        found = {name: Path(f"/proc/{pids[name]}/environ").read_text().split("\0") for name in cluster.node_names}
+    wanted = f"{VARIABLE}={tmp_path / 'node0' / 'run'}"
+    assert [wanted in found[name] for name in ("node0", "node1", "node2")] == [False, True, True]
 
 
 def test_a_daemon_that_dies_is_started_again_where_it_was(tmp_path: Path, until: Until) -> None:

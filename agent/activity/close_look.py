@@ -4,6 +4,7 @@ Made in a thread of its own, since a file of /proc can block. Nothing here takes
 main thread cannot be interrupted (state D): not its command line, its environment or its memory.
 """
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -28,6 +29,7 @@ from holdfast.agent.processes.proc_files import (
     Stat,
     parse_call,
     parse_io,
+    parse_runnable,
     parse_schedstat,
     parse_stat,
     parse_status,
@@ -84,7 +86,9 @@ class CloseLook:
         self._waits: tuple[object, ThreadWait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
         self._lock = InterpreterLock(self._folder, tick_thread)
-        self._others_cpu = 0.0  # seconds, of threads that may compute in Python besides the main one
+        self._runnable: dict[int, int] = {}  # nanoseconds, of threads that may compute in Python besides the main one
+        self._others_ran = 0.0  # the same, of all of them so far, in seconds
+        self._at = math.nan
         self._ras = RasThread(pid, host.proc)
 
     def look(self, now: float) -> Sighting:
@@ -110,6 +114,7 @@ class CloseLook:
         )
         if state == "t" and wait.is_prompt:
             state = "S"
+        self._at = now
         return Sighting(
             at=now,
             state=state,
@@ -141,7 +146,7 @@ class CloseLook:
         if turns is None:
             return moved
         moved |= around.attempts(now, wait, *turns)
-        return self._lock.is_handed_over(now, turns[0], self._others_cpu) | moved
+        return self._lock.is_handed_over(now, turns[0], self._others_ran) | moved
 
     def _said_of_ends(self) -> str:
         ends = self._surroundings.ends
@@ -218,13 +223,14 @@ class CloseLook:
             io = parse_io(read(f"{self._folder}/task/{tid}/io")) if main.state != "R" else None
             bytes_now = float(io.taken + io.given) if io else 0.0
             self._threads[tid] = (stat.cpu, bytes_now)
-            if before and not stat.name.startswith(_COMPUTES_NO_PYTHON):
-                self._others_cpu += max(stat.cpu - before[0], 0.0)
+            if before and stat.cpu > before[0] and not stat.name.startswith(_COMPUTES_NO_PYTHON):
+                self._others_ran += self._ran(tid, now)
             grown = (stat.cpu - before[0]) + (bytes_now - before[1]) / 1e8 if before else 0.0
             if before and (stat.cpu - before[0] >= 0.02 or bytes_now - before[1] >= 4096):
                 found.append((grown, tid, stat))
         if len(self._threads) > 2 * MOST_THREADS:
             self._threads.clear()
+            self._runnable.clear()
         state, living = main.state, [one for one in states.values() if one not in "ZX"]
         self._states = state + "".join(living)
         if main.state != "R":
@@ -237,6 +243,15 @@ class CloseLook:
             return "", state
         _, tid, stat = max(found)
         return (stat.name if stat.name != main.name else f"{stat.name} (thread {tid})"), state
+
+    def _ran(self, tid: int, now: float) -> float:
+        """Seconds for which it ran or waited for a processor since it was seen to run before: so long it may have held
+        the interpreter's lock, which nobody gets while it waits."""
+        before, runnable = self._runnable.get(tid), parse_runnable(read(f"{self._folder}/task/{tid}/schedstat", 128))
+        if runnable is None:
+            return now - self._at
+        self._runnable[tid] = runnable
+        return (runnable - before) / 1e9 if before is not None else now - self._at
 
     def _tids(self) -> list[int]:
         with suppress(OSError), os.scandir(f"{self._folder}/task") as entries:

@@ -12,9 +12,9 @@ COMPUTES, HANDS_OVER = 0.08, 2.0
 _MOST_WAITS = 160.0
 """Of the probe's thread a second. It waits in pieces of 5 ms: above this it does not get the lock twice a second, and
 whoever holds it may do anything."""
-_BY_OTHERS = 40.0
-"""Waits of the probe's thread a second beyond its sleeps where a thread holds the lock all the time: 25 to 30 measured,
-also with four threads to a core."""
+_BY_OTHERS = 80.0
+"""More waits of the probe's thread a second, beyond its sleeps, than a thread causes that holds the lock all the time:
+25 to 30 measured, also with four threads to a core."""
 
 
 class InterpreterLock:
@@ -26,12 +26,12 @@ class InterpreterLock:
         self._tick = f"{folder}/task/{tick_thread}" if tick_thread else ""
         self._before: tuple[float, int, int, int, float] | None = None
 
-    def is_handed_over(self, now: float, ran_ns: int, others_cpu: float) -> bool:
+    def is_handed_over(self, now: float, ran_ns: int, others_ran: float) -> bool:
         """Whether it was since the look before, by a main thread that has used the processor.
 
-        `others_cpu`: seconds for which threads have run that may hold the lock too, in all.
+        `others_ran`: seconds for which threads that may hold the lock too have run or waited for a processor, in all.
         """
-        before, self._before = self._before, (now, ran_ns, _waits(self._main), _waits(self._tick), others_cpu)
+        before, self._before = self._before, (now, ran_ns, _waits(self._main), _waits(self._tick), others_ran)
         if before is None or now <= before[0]:
             return False
         seconds = now - before[0]

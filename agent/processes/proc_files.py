@@ -114,6 +114,15 @@ def parse_schedstat(raw: bytes) -> tuple[int, int] | None:
         return None
 
 
+def parse_runnable(raw: bytes) -> int | None:
+    """Of a thread's schedstat: nanoseconds on a processor, or in wait for one."""
+    try:
+        ran, waited = raw.split()[:2]
+        return int(ran) + int(waited)
+    except ValueError:
+        return None
+
+
 def parse_status(raw: bytes, key: str) -> int | None:
     """One number of /proc/PID/status: "TracerPid", "voluntary_ctxt_switches"."""
     return _numbers(raw).get(key.encode())

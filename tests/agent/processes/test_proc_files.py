@@ -22,6 +22,7 @@ from holdfast.agent.processes.proc_files import (
     parse_call,
     parse_fdinfo,
     parse_io,
+    parse_runnable,
     parse_schedstat,
     parse_stat,
     parse_status,
@@ -77,6 +78,8 @@ def test_descriptors_report_their_place_and_what_they_watch() -> None:
 def test_other_small_files() -> None:
     assert parse_schedstat(b"191720824 1428301 26\n") == (191720824, 26)
     assert parse_schedstat(b"0 0") is None
+    assert parse_runnable(b"191720824 1428301 26\n") == 191720824 + 1428301
+    assert parse_runnable(b"0") is None
     assert parse_status(b"Name:\tx\nTracerPid:\t12\n", "TracerPid") == 12
 
 
@@ -237,7 +240,14 @@ WORD = st.integers(0, 2**64 - 1)
 
 @given(GARBAGE)
 def test_garbage_in_a_file_is_no_error(raw: bytes) -> None:
-    parse_stat(raw), parse_io(raw), parse_call(raw, "x86_64"), parse_schedstat(raw), parse_status(raw, "TracerPid")
+    (
+        parse_stat(raw),
+        parse_io(raw),
+        parse_call(raw, "x86_64"),
+        parse_schedstat(raw),
+        parse_runnable(raw),
+        parse_status(raw, "TracerPid"),
+    )
     parse_fdinfo(raw), sockets.parse_tcp(raw), sockets.parse_unix(raw), sockets.parse_line(raw)
     list(sockets.messages(raw))
 

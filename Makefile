@@ -14,10 +14,14 @@ SLOW_FILES = $(shell grep -rlF --include='test_*.py' mark.slow tests)
 # Nor are files collected in which each test is for another run.
 SLOW_HERE = $(shell grep -LE '^pytestmark = .*mark\.(aside|calm)' $(SLOW_FILES))
 SLOW_AND = $(shell grep -rlF --include='test_*.py' mark.slow tests | xargs grep -lF mark.$(1))
-SLOW = $(BIN)/python .ci/side_by_side.py -m "slow and not aside and not calm" $(SLOW_HERE) \
-  --beside -m "slow and calm" $(call SLOW_AND,calm) \
+SIDE = $(BIN)/python .ci/side_by_side.py
+FAST_OTHERS = -m "not slow" $(BUSY:%=--ignore %)
+FAST_BUSY = -m "not slow" $(BUSY)
+FAST = $(SIDE) $(FAST_OTHERS) --beside $(FAST_BUSY)
+# What only computes fills what the fast ones, too, leave of the processors.
+ALL = $(SIDE) $(FAST_OTHERS) --then -m "slow and not aside and not calm" $(SLOW_HERE) \
+  --beside $(FAST_BUSY) --then -m "slow and calm" $(call SLOW_AND,calm) \
   --beside --idle -m "slow and aside" --timeout 900 $(call SLOW_AND,aside)
-FAST = $(BIN)/python .ci/side_by_side.py -m "not slow" $(BUSY:%=--ignore %) --beside -m "not slow" $(BUSY)
 
 # Tests start a thousand processes: without bytecode each would compile the sources anew.
 test fast: export PYTHONDONTWRITEBYTECODE =
@@ -35,8 +39,7 @@ demo: setup
 # With arguments: those tests, slow or not.
 test: setup
 ifeq ($(strip $(PYTEST_ARGS)),)
-	$(FAST)
-	$(SLOW)
+	$(ALL)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif

@@ -50,12 +50,12 @@ def test_a_fast_test_may_have_its_marker_from_elsewhere(tmp_path: Path) -> None:
     guard(Marked(path, {"aside"}))
 
 
-def lanes(number: int) -> list[list[str]]:
-    """The words of pytest's runs in the line `number` of `make test` that has runs side by side."""
-    said = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    lines = [line for line in said.stdout.replace("\\\n", " ").splitlines() if "side_by_side" in line]
+def lanes(target: str) -> list[list[str]]:
+    """The words of the runs of pytest that `make TARGET` has side by side."""
+    said = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    (line,) = [line for line in said.stdout.replace("\\\n", " ").splitlines() if "side_by_side" in line]
     runs: list[list[str]] = [[]]
-    for word in shlex.split(lines[number]):
+    for word in shlex.split(line):
         if word in ("--then", "--beside"):
             runs.append([])
         else:
@@ -68,7 +68,8 @@ def files(words: Iterable[str]) -> set[str]:
 
 
 def test_every_fast_test_is_in_one_of_the_two_runs() -> None:
-    other, one = lanes(0)
+    other, _, one, _, _ = lanes("test")
+    assert lanes("fast") == [other, one]
     own = [word for word in one if word.startswith("tests/")]
     assert len(own) > 20
     assert all((ROOT / folder).is_dir() for folder in own)
@@ -79,7 +80,7 @@ def test_every_fast_test_is_in_one_of_the_two_runs() -> None:
 
 
 def test_every_slow_test_is_in_a_run() -> None:
-    others, calm, aside = map(files, lanes(1))
+    _, others, _, calm, aside = map(files, lanes("test"))
     slow = {
         str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text()
     }

@@ -1,7 +1,7 @@
 """MFU of Holdfast's trainer on one GPU, with the model changes of MegaScale's ablation one after another.
 
 python benchmarks/trainer_gpu.py [--steps 20] [--layers 10 --width 4096 …] [--json]
-python benchmarks/trainer_gpu.py --only serial --kernels 20     that model alone, and where a step's time on the GPU goes
+python benchmarks/trainer_gpu.py --only serial --kernels 20     that model alone, with its longest kernels
 python benchmarks/trainer_gpu.py --attention cudnn     cuDNN's attention where it can be used, instead of FlashAttention
 python benchmarks/trainer_gpu.py --smoke     the same code on a toy, on any machine; its figures mean nothing
 

@@ -1,6 +1,8 @@
 """MFU of Holdfast's trainer on one GPU, with the model changes of MegaScale's ablation one after another.
 
 python benchmarks/trainer_gpu.py [--steps 20] [--layers 10 --width 4096 …] [--json]
+python benchmarks/trainer_gpu.py --only serial --kernels 20     that model alone, with its longest kernels
+python benchmarks/trainer_gpu.py --attention cudnn     cuDNN's attention where it can be used, instead of FlashAttention
 python benchmarks/trainer_gpu.py --smoke     the same code on a toy, on any machine; its figures mean nothing
 
 A Llama-style model of 2.3 B parameters in bfloat16: SDPA's FlashAttention (FlexAttention with a window), fused AdamW
@@ -15,6 +17,7 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, cast
@@ -33,6 +36,8 @@ class Measured:
     mfu_pairs: float | None
     memory_gb: float
     loss: float
+    kernels: dict[str, float]
+    """Seconds of one step by kernel, the longest first."""
 
 
 def cases(window: int) -> list[Case]:
@@ -87,7 +92,9 @@ def measure(options: argparse.Namespace, changes: dict[str, object]) -> Measured
         meter = Meter(config, options.vocab, mesh.device, 1, ["none"])
         kept = seconds[options.warmup :]
         used = meter.utilisation(median(kept))
-        return Measured(kept, used["mfu"], used["mfu_pairs"], meter.memory_bytes() / 1e9, totals.loss)
+        memory_gb = meter.memory_bytes() / 1e9
+        kernels = profiled(lambda: trainer.step(step + 1), options.kernels) if options.kernels and is_gpu else {}
+        return Measured(kept, used["mfu"], used["mfu_pairs"], memory_gb, totals.loss, kernels)
     finally:
         leave(mesh.store)
         trainer = None  # type: ignore[assignment]  # the next model needs the memory
@@ -97,8 +104,31 @@ def measure(options: argparse.Namespace, changes: dict[str, object]) -> Measured
             torch.cuda.reset_peak_memory_stats()
 
 
+def profiled(work: Callable[[], object], most: int) -> dict[str, float]:
+    """Seconds on the GPU by kernel, the `most` longest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    seconds = {event.key: event.self_device_time_total / 1e6 for event in profiler.key_averages()}
+    return dict(sorted(seconds.items(), key=lambda pair: -pair[1])[:most])
+
+
+def prefer(attention: str) -> None:
+    """Choose among torch's implementations of attention, for this process."""
+    import torch
+
+    torch.backends.cuda.enable_flash_sdp(attention == "flash")
+    torch.backends.cuda.enable_cudnn_sdp(attention == "cudnn")
+
+
 def main() -> int:
     made = parser(__doc__)
+    made.add_argument("--only", choices=[name for name, _ in cases(0)], action="append", help="this model; repeatable")
+    made.add_argument("--kernels", type=int, default=0, metavar="N", help="show the N kernels that take longest")
+    made.add_argument("--attention", choices=["flash", "cudnn"], help="torch chooses by itself if not given")
     made.add_argument("--smoke", action="store_true", help="a toy, on the CPU if there is no GPU")
     made.add_argument("--no-compile", dest="compile", action="store_false")
     full = {"layers": 10, "width": 4096, "heads": 32, "inner": 11008, "length": 4096, "vocab": 32000, "window": 1024,
@@ -122,16 +152,30 @@ def main() -> int:
     seconds: dict[str, float] = {}
     rows = []
     tokens = options.micro_batches * options.micro_batch * options.length
+    kernels: dict[str, dict[str, float]] = {}
+    if options.attention:
+        prefer(options.attention)
     for name, changes in cases(options.window):
+        if options.only and name not in options.only:
+            continue
         found = measure(options, changes)
+        kernels[name] = found.kernels
         step_s = median(found.seconds)
         seconds[name], mfu[name] = step_s, found.mfu
         shares = ["n/a" if share is None else f"{share:.1%}" for share in (found.mfu, found.mfu_pairs)]
         rows.append([name, step_s, f"{tokens / step_s:.0f}", *shares, found.memory_gb, found.loss])
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     result: Json = {"medians_mfu": {"holdfast": mfu}, "medians_s": {"holdfast": seconds}, "tokens": tokens}
-    result |= {"device": device, "smoke": options.smoke}
+    result |= {
+        "device": device,
+        "smoke": options.smoke,
+        "kernels": kernels,
+        "attention": options.attention or "torch's",
+    }
     finish(result, options.json, ["model", "s a step", "tokens/s", "MFU", "by pairs", "GB", "loss"], rows)
+    for name, found in kernels.items():
+        for kernel, spent in found.items() if not options.json else ():
+            print(f"{name}: {spent * 1e3:9.2f} ms  {kernel[:110]}")
     return 0
 
 

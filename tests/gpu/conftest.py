@@ -64,8 +64,11 @@ class Child:
 
     def says(self, text: str, deadline_s: float = 40.0) -> None:
         deadline = time.monotonic() + deadline_s
-        while text not in self.output:
-            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.output[-4000:]}"
+        while True:
+            has_ended = self.process.poll() is not None  # asked first: it may say so and end
+            if text in self.output:
+                return
+            assert not has_ended, f"ended with {self.process.returncode}:\n{self.output[-4000:]}"
             assert time.monotonic() < deadline, f"not {text!r} within {deadline_s:g} s:\n{self.output[-4000:]}"
             time.sleep(0.02)
 

@@ -1,6 +1,7 @@
 """One of two ranks that reduce again and again: nccl_pair.py FOLDER RANK PORT
 
-While the file `lag` is in FOLDER, rank 1 begins no operation; it says so in `lags`. Both end when `stop` is there.
+While the file `lag` is in FOLDER, rank 1 begins no operation, and has written into `lags` how many it has begun. Both
+end when `stop` is there.
 """
 
 import os

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import acted_on
-from tests.gpu import jobs
+from tests.gpu import agent_jobs as jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import acted_on
 from tests.e2e.test_run import worker
-from tests.gpu import jobs
+from tests.gpu import agent_jobs as jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
 

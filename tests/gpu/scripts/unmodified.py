@@ -9,16 +9,16 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-
-RANK = int(os.environ["RANK"])
-# Ranks that share a GPU are hosts of their own to NCCL.
-os.environ.update(NCCL_HOSTID=f"pretended-host-{RANK}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+RANK = int(os.environ["RANK"])
+# Ranks that share a GPU are hosts of their own to NCCL.
+os.environ.update(NCCL_HOSTID=f"pretended-host-{RANK}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
 FOLDER, WHAT = Path(sys.argv[1]), sys.argv[2]
 BETWEEN = 60
 """Steps between two pauses: what is longer than usual is judged by the last 50 steps."""
@@ -41,13 +41,13 @@ def step() -> None:
     time.sleep(0.02)
 
 
-def seconds(work: object, times: int = 1) -> float:
+def seconds(work: Callable[[], object], times: int = 1) -> float:
     torch.cuda.synchronize()
     began = time.monotonic()
     for _ in range(times):
-        work()  # type: ignore[operator]
+        work()
     torch.cuda.synchronize()
-    return time.monotonic() - began
+    return max(time.monotonic() - began, 1e-6)
 
 
 def pause() -> None:

@@ -43,6 +43,7 @@ class Pauses:
                     print("pause:", one)
             if until(job):
                 return job
+            assert job.get("state") not in ("finished", "failed", "stopped"), f"{job}\n{self.logs()}"
             assert time.monotonic() < end, f"{job}\n{self.logs()}"
             time.sleep(0.1)
 

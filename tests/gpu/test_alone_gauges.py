@@ -6,6 +6,7 @@ import csv
 import math
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def smi(names: tuple[str, ...]) -> dict[str, str]:
 
 
 @pytest.fixture
-def gpus():
+def gpus() -> Iterator[GpuCollector]:
     one = GpuCollector(slow_every=1)
     assert one.available, one.absent_reason
     yield one
@@ -124,7 +125,7 @@ def test_processes_energy_and_bytes_follow_what_a_child_does(gpus: GpuCollector,
     assert child.pid in gpus.processes()[0], gpus.processes()
     before = gpus.collect()[0].values
     (tmp_path / "go-copy").touch()
-    rates = []
+    rates: list[float] = []
     deadline = time.monotonic() + 10
     while len([rate for rate in rates if rate > 1e9]) < 5:
         assert time.monotonic() < deadline, f"bytes a second: {rates}"

@@ -20,7 +20,7 @@ from tests.gpu.conftest import Start
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "illegal_access.py")
-LATE_S = 6.0
+LATE_S = 3.0
 """Seconds after the program's end in which the driver's report must have come; and a little for the second way."""
 UNMAPPED, MISALIGNED = "0x700000000000", "0x700000000001"
 
@@ -49,7 +49,7 @@ def test_an_illegal_access_is_the_applications_own(address: str, codes: set[int]
         print(f"kernel: <{line.level}> {line.text}")
     print("by NVML:", by_nvml, "; seconds after the program's end:", {k: round(v, 2) for k, v in seen.items()})
     by_log = [found for line in lines if (found := xid.parse(line.text)) is not None]
-    events = [found for line in lines if (found := kernel_log.event(line, load(), 0)) is not None]
+    events = [event for line in lines if (event := kernel_log.event(line, load(), 0)) is not None]
     print("events of the log:", [(one.rule, one.severity, one.device) for one in events])
     (gpu, *_) = gpus.gpus
     still = gpus.events_available

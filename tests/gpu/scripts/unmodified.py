@@ -22,7 +22,7 @@ os.environ.update(NCCL_HOSTID=f"pretended-host-{RANK}", NCCL_SOCKET_IFNAME="lo",
 FOLDER, WHAT = Path(sys.argv[1]), sys.argv[2]
 BETWEEN = 60
 """Steps between two pauses: what is longer than usual is judged by the last 50 steps."""
-EVALUATION_S, KERNEL_S = 8.0, 6.0
+EVALUATION_S, KERNEL_S = 7.0, 5.0
 torch.cuda.set_device(0)
 torch.manual_seed(0)
 model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)).cuda()

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
 def test_spans_fill_the_step_and_show_what_is_slower(start: Start, tmp_path: Path) -> None:
     argv = settings(
-        tmp_path, model__layers=4, model__d_model=1024, data__seq_len=512, train__micro_batches=4,
-        train__micro_batch_size=4, train__dtype="bfloat16",
+        tmp_path, model__layers=4, model__d_model=1024, data__seq_len=1024, train__micro_batches=4,
+        train__micro_batch_size=8, train__dtype="bfloat16",
     )  # fmt: skip
     found = answer(start(str(SCRIPTS / "trainer_spans.py"), str(tmp_path), *argv), 60)
     plain, slowed = found["ms"]["plain"], found["ms"]["slowed"]
@@ -28,5 +28,7 @@ def test_spans_fill_the_step_and_show_what_is_slower(start: Start, tmp_path: Pat
     print(f"a step of launches: {found['small_off_ms']:.3f} ms without spans, {found['small_on_ms']:.3f} with "
           f"{found['small_spans_a_step']}: {cost / max(found['small_off_ms'], 1e-9):+.2%}")  # fmt: skip
     assert min(found["covered"]) > 0.9
-    assert slowed["forward"] - plain["forward"] == pytest.approx(4 * found["sleep_ms"], rel=0.2)
-    assert slowed["backward"] == pytest.approx(plain["backward"], rel=0.15)
+    # Other tests may have the GPU meanwhile.
+    longer = {kind: slowed[kind] - plain[kind] for kind in ("forward", "backward")}
+    assert 0.6 < longer["forward"] / (4 * found["sleep_ms"]) < 1.6
+    assert longer["forward"] > 3 * abs(longer["backward"])

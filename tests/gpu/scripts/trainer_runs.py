@@ -2,8 +2,9 @@
 
 python trainer_runs.py RUNS.json
 
-RUNS.json: a list of {"name", "argv", "port"}. Lines that begin with "at" say which step of which run begins. In a job of
-one rank a run that fails does not end those behind it.
+RUNS.json: a list of {"name", "argv", "port"}, and if wanted "dies_at": the step before which the process kills itself, and
+"fill": whether torch fills new memory with deterministic algorithms. In a job of one rank a run that fails does not end
+those behind it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -27,11 +29,13 @@ def main() -> None:
     from holdfast.trainer.settings.launch import from_environment
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    name, seconds = "", list[float]()
+    seconds = list[float]()
+    run: dict[str, Any] = {}
     step = loop.Trainer.step
 
     def timed(self: loop.Trainer, number: int) -> Any:
-        print(f"at {name} {number}", flush=True)
+        if number == run.get("dies_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
         begun = time.perf_counter()
         totals = step(self, number)
         seconds.append(time.perf_counter() - begun)  # the loss is on the host: the device is done

@@ -162,7 +162,8 @@ class WhenAwaited(AtOnce):
         return lane, len(self._left[lane])
 
     def wait(self, lane: Lane, mark: Any) -> None:
-        if lane is Lane.COMPUTE and mark is not None:
+        assert mark is not None, "no stream of a GPU waits for that"
+        if lane is Lane.COMPUTE:
             self._reach(*mark)
         else:
             self._left[lane].append(mark)

@@ -158,7 +158,9 @@ class Offload:
         if needed:
             self._do(self._cache.need(needed, now))
             for block in needed:
-                self._lanes.wait(Lane.COMPUTE, self._blocks[block].arrived)
+                # None: it was never away, and a GPU's stream waits for an event or not at all.
+                if (arrived := self._blocks[block].arrived) is not None:
+                    self._lanes.wait(Lane.COMPUTE, arrived)
         if self._spare and self._staged is None:
             following = next_back(self.uses, now, self._is_away)
             if following is not None and 0 < self.sizes.get(following, 0) <= self._spare:

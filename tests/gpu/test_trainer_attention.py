@@ -16,8 +16,8 @@ def test_attention_is_that_of_the_formula(start: Start) -> None:
         print(f"{one['dtype']:16} {one['heads']} query heads a key, window {one['window']:3}: forward within "
               f"{one['forward']:.1e}, backward {one['backward']:.1e}; first {one['first_s']:.1f} s, then "
               f"{one['again_ms']:.2f} ms; same bits: {one['same_bits']}")  # fmt: skip
-    assert len(found) == 8
+    assert len(found) == 6
     for one in found:
-        within = 1e-5 if "float32" in one["dtype"] else 1e-2
+        within = 1e-4 if "float32" in one["dtype"] else 1e-2
         assert max(one["forward"], one["backward"]) < within, one
         assert one["same_bits"], one

@@ -76,18 +76,21 @@ def test_host_memory_changes_no_loss_and_takes_less_of_the_device(start: Start, 
         {"name": n, "argv": settings(tmp_path, **{**MODEL, "train__steps": 5, **changes}), "fill": n != "fills nothing"}
         for n, changes in HOST.items()
     ]
-    found, problems = finished(started(start, tmp_path, runs), DEADLINE_S)
+    # The process keeps some memory of each run, and chunks take all that they may: they have one of their own.
+    children = started(start, tmp_path, runs[:-1]) + started(start, tmp_path, runs[-1:])
+    found, problems = finished(children, DEADLINE_S)
     print()
+    peak = {name: row.get("peak", 0) - row.get("before", 0) for name, row in found.items()}
     for name, row in found.items():
         base = found["one micro-batch" if name in ("one micro-batch", "chunks") else "whole"]
         far = apart(row.get("losses", []), base.get("losses", [0.0]))
-        print(f"{name:24} losses {row.get('losses')} apart {far:.1e}; peak {row.get('peak', 0) / 1e6:.0f} MB, "
+        print(f"{name:24} losses {row.get('losses')} apart {far:.1e}; peak {peak[name] / 1e6:.0f} MB, "
               f"{row.get('step_s', 0) * 1e3:.1f} ms a step, {row['whole_s']:.1f} s with start")  # fmt: skip
     assert not problems, "\n".join(problems)
     whole = found["whole"]
     for name in ("fills nothing", "activations", "states", "states and activations"):
         assert found[name]["losses"] == whole["losses"], name
-        assert name == "fills nothing" or found[name]["peak"] < whole["peak"], name
+        assert name == "fills nothing" or peak[name] < peak["whole"], name
     # Some chunks are updated on the host, which rounds otherwise than the device.
     assert apart(found["chunks"]["losses"], found["one micro-batch"]["losses"]) < 1e-2
-    assert found["chunks"]["peak"] < min(found["one micro-batch"]["peak"], 2_400_000_000)
+    assert peak["chunks"] < min(peak["one micro-batch"], 2_400_000_000)

@@ -20,9 +20,9 @@ MODEL: dict[str, object] = {
 def test_a_predicted_step_beside_a_measured_one(start: Start, tmp_path: Path) -> None:
     argv = settings(tmp_path, **MODEL)
     out = tmp_path / "profile.json"
-    profile = start("-m", "holdfast", "profile", "-o", str(out), "--tps", "1", "--repeats", "10", *argv)
-    code = profile.wait(50)
-    print("\n" + profile.output[-3000:])
+    command = start("-m", "holdfast", "profile", "-o", str(out), "--tps", "1", "--repeats", "10", *argv)
+    code = command.wait(50)
+    print("\n" + command.output[-3000:])
     assert code == 0
     # As the trainer does by default, `profile` measures deterministic kernels.
     runs = [
@@ -33,7 +33,7 @@ def test_a_predicted_step_beside_a_measured_one(start: Start, tmp_path: Path) ->
     assert not problems, "\n".join(problems)
 
     from holdfast.planner.cluster.cluster import Cluster, Hop, Level, Node
-    from holdfast.planner.cluster.gpus import Gpu
+    from holdfast.planner.cluster.gpus import Gpu, find
     from holdfast.planner.cost.layers import Precision
     from holdfast.planner.cost.layout import Layout
     from holdfast.planner.cost.measured import read
@@ -42,10 +42,11 @@ def test_a_predicted_step_beside_a_measured_one(start: Start, tmp_path: Path) ->
     from holdfast.trainer.settings.shape import shape_of
 
     config = parse(argv)
-    gpu = Gpu("H100", 989e12, 80e9, 3.35e12)
+    profile = read(out.read_text())
+    gpu = find(profile.device) or Gpu(profile.device, 989e12, 80e9, 3.35e12)
     cluster = Cluster(gpu, (Node("here", 1),), {Level.NODE: Hop(1e-5, 1 / 100e9)})
     layout = Layout(1, 1, 1, micro_batches=4, micro_batch_size=4, zero=1)
-    cost = CostModel(cluster, Precision.of("bfloat16"), read(out.read_text()), overlap=False)
+    cost = CostModel(cluster, Precision.of("bfloat16"), profile, overlap=False)
     predicted = cost.predict(shape_of(config.model, 256, config.data.seq_len), layout).step_s
     for name, row in found.items():
         print(f"predicted {predicted * 1e3:.1f} ms a step, measured ({name}) {row['step_s'] * 1e3:.1f}: "

@@ -194,7 +194,9 @@ def main() -> None:
     made.add_argument("--saves", type=int, default=20, help="after the first one")
     made.add_argument("--rounds", type=int, default=8, help="turns of steps")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the steps")
-    made.add_argument("--trainer", nargs="+", default=[], metavar="NAME=N", help="sizes of the steps' model, as layers=8")
+    made.add_argument(
+        "--trainer", nargs="+", default=[], metavar="NAME=N", help="sizes of the steps' model, as layers=8"
+    )
     made.add_argument("--uploads", type=int, default=12, help="turns of uploads")
     made.add_argument("--dp", type=int, nargs="+", default=[1, 2, 4], help="replicas that restore")
     made.add_argument("--peers", default=os.environ.get("HOLDFAST_BENCH_PEERS", sys.executable), metavar="PYTHON")

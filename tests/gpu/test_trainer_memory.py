@@ -47,7 +47,10 @@ HOST: dict[str, dict[str, object]] = {
 def test_expected_memory_beside_the_allocators_peak(start: Start, tmp_path: Path) -> None:
     def runs(cases: dict[str, dict[str, object]]) -> list[dict[str, object]]:
         return [
-            {"name": n, "argv": settings(tmp_path, **{**MODEL, "train__memory_path": tmp_path / f"{n}.json", **changes})}
+            {
+                "name": n,
+                "argv": settings(tmp_path, **{**MODEL, "train__memory_path": tmp_path / f"{n}.json", **changes}),
+            }
             for n, changes in cases.items()
         ]
 

@@ -24,8 +24,9 @@ def test_a_snapshot_has_the_bytes_of_its_moment(start: Start) -> None:
         script = str(SCRIPTS / "snapshot_copies.py")
         found = answer(start(script, str(Path(folder)), str(megabytes), str(ROUNDS)), 60)
     print(f"{found['bytes'] / 1e9:.2f} GB: copied at {found['copy_gb_s']:.1f} GB/s (into torch's pinned memory "
-          f"{found['plain_gb_s']:.1f}), summed at {found['sums_gb_s']:.1f} GB/s; begin takes {found['begin_us']:.0f} us, "
-          f"{found['begin_most_us']:.0f} at most; two slots prepared and pinned in {found['prepare_s']:.2f} s; "
+          f"{found['plain_gb_s']:.1f}), summed at {found['sums_gb_s']:.1f} GB/s; "
+          f"begin takes {found['begin_us']:.0f} us, {found['begin_most_us']:.0f} at most; "
+          f"two slots prepared and pinned in {found['prepare_s']:.2f} s; "
           f"two ranges of one page: {found['two_ranges_of_a_page']}")  # fmt: skip
     assert found["wrong"] == 0
     assert found["wrong_without_start"] > 0, "this test could not see a copy that begins too early"

@@ -20,8 +20,10 @@ def test_spans_fill_the_step_and_show_what_is_slower(start: Start, tmp_path: Pat
     found = answer(start(str(SCRIPTS / "trainer_spans.py"), str(tmp_path), *argv), 60)
     plain, slowed = found["ms"]["plain"], found["ms"]["slowed"]
     walls = found["wall_ms"]
-    print(f"steps of {walls['plain']:.1f} ms, forwards slowed by {found['sleep_ms']:.2f} ms each: "
-          f"{walls['slowed']:.1f} ms; covered by spans {min(found['covered']):.3f} to {max(found['covered']):.3f}")  # fmt: skip
+    print(
+        f"steps of {walls['plain']:.1f} ms, forwards slowed by {found['sleep_ms']:.2f} ms each: "
+        f"{walls['slowed']:.1f} ms; covered by spans {min(found['covered']):.3f} to {max(found['covered']):.3f}"
+    )
     for kind in plain:
         print(f"  {kind:20} {plain[kind]:8.3f} ms a step, slowed {slowed.get(kind, 0):8.3f}")
     cost = found["small_on_ms"] - found["small_off_ms"]

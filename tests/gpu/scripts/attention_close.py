@@ -48,7 +48,8 @@ def main() -> None:
                 one, other = outcomes
                 assert fine.grad is not None
                 found.append({
-                    "dtype": str(dtype), "heads": heads, "window": window, "first_s": one[2], "again_ms": other[2] * 1e3,
+                    "dtype": str(dtype), "heads": heads, "window": window,
+                    "first_s": one[2], "again_ms": other[2] * 1e3,
                     "forward": _far(one[0], expected), "backward": _far(one[1], fine.grad),
                     "same_bits": torch.equal(one[0], other[0]) and torch.equal(one[1], other[1]),
                 })  # fmt: skip

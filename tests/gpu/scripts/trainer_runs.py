@@ -2,9 +2,9 @@
 
 python trainer_runs.py RUNS.json
 
-RUNS.json: a list of {"name", "argv", "port"}, and if wanted "dies_at": the step before which the process kills itself, and
-"fill": whether torch fills new memory with deterministic algorithms. In a job of one rank a run that fails does not end
-those behind it.
+RUNS.json: a list of {"name", "argv", "port"}, and if wanted "dies_at": the step before which the process kills itself,
+and "fill": whether torch fills new memory with deterministic algorithms. In a job of one rank a run that fails does not
+end those behind it.
 """
 
 from __future__ import annotations

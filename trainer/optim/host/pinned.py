@@ -29,7 +29,8 @@ def zeros(size: int, dtype: torch.dtype) -> Tensor:
 def pin(
     tensors: Sequence[Tensor], owner: object, setting: str = "optim.state = host", instead: str = "optim.state = device"
 ) -> None:
-    """Lock the tensors' pages, which are their own, while `owner` lives. `setting` is what asks for it, `instead` what does without.
+    """Lock the tensors' pages, which are their own, while `owner` lives. `setting` is what asks for it, `instead` what
+    does without.
 
     Not torch's own pinned memory, whose sizes are powers of two: that could take twice as much. ConfigError where the
     driver refuses.

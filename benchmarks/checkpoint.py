@@ -1,6 +1,7 @@
 """What checkpoints cost and how fast state comes back, next to other systems, on the same state.
 
 python benchmarks/checkpoint.py [--only blocking steps upload restore] [--size-mb 1024] [--peers PYTHON] [--json]
+python benchmarks/checkpoint.py --only steps --device cuda [--rounds 4] [--trainer layers=8 samples=64]
 
     blocking  how long training waits for one save, first time and median of 20: a snapshot, waited for at once and with
               computation in between, a plain copy of the same bytes, torch.save, DCP, DLRover, lm-resiliency
@@ -103,7 +104,9 @@ def blocking(options: argparse.Namespace) -> tuple[Json, list[Row]]:
 
 
 def steps(options: argparse.Namespace) -> tuple[Json, list[Row]]:
-    found = result_of(worker("snapshot_steps.py", "--rounds", options.rounds))
+    sizes = [word for one in options.trainer for word in (f"--{one.partition('=')[0]}", one.partition("=")[2])]
+    found = result_of(worker("snapshot_steps.py", "--rounds", options.rounds, "--device", options.device, *sizes))
+    goal = "<= 0.03" if options.device == "cpu" else "<= 0.01"
     rows: list[Row] = []
     for ranks, one in found.items():
         pairs = zip(one["every step"], one["none"], strict=True)
@@ -111,7 +114,7 @@ def steps(options: argparse.Namespace) -> tuple[Json, list[Row]]:
         one["share_lost_of_medians"] = median(one["every step"]) / median(one["none"]) - 1
         one["cpu_share"] = median(one["cpu"]["every step"]) / median(one["cpu"]["none"]) - 1
         size = f"{ranks} x {one['snapshot_bytes'] / 1e6:.0f} MB"
-        rows.append([f"steps: {size}, a snapshot after each: time lost", one["share_lost"], "", "<= 0.03"])
+        rows.append([f"steps: {size}, a snapshot after each: time lost", one["share_lost"], "", goal])
         rows.append([f"steps: {size}, CPU time more", one["cpu_share"], "", ""])
         rows.append([f"steps: {size}, seconds of a step without", median(one["none"]), "", ""])
     return {"steps": found}, rows
@@ -190,6 +193,10 @@ def main() -> None:
     made.add_argument("--size-mb", type=float, default=1024, help="of the state, 10^6 bytes")
     made.add_argument("--saves", type=int, default=20, help="after the first one")
     made.add_argument("--rounds", type=int, default=8, help="turns of steps")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the steps")
+    made.add_argument(
+        "--trainer", nargs="+", default=[], metavar="NAME=N", help="sizes of the steps' model, as layers=8"
+    )
     made.add_argument("--uploads", type=int, default=12, help="turns of uploads")
     made.add_argument("--dp", type=int, nargs="+", default=[1, 2, 4], help="replicas that restore")
     made.add_argument("--peers", default=os.environ.get("HOLDFAST_BENCH_PEERS", sys.executable), metavar="PYTHON")

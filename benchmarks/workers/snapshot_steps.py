@@ -27,7 +27,14 @@ from uploading import daemon
 from holdfast.trainer.preload import preload
 
 SYSTEMS = {"every step": 1, "none": 0}
-SIZES = {"layers": 6, "width": 512, "heads": 8, "inner": 1408, "length": 128, "samples": 8, "micro_batch": 2}
+SIZES = {
+    "cpu": {"layers": 6, "width": 512, "heads": 8, "inner": 1408, "length": 128, "samples": 8, "micro_batch": 2},
+    "cuda": {"layers": 8, "width": 2048, "heads": 16, "inner": 5632, "length": 2048, "samples": 64, "micro_batch": 8},
+}
+"""By device. On a GPU a step takes some 0.8 s, and a snapshot has 5.8 GB."""
+SLOTS = {"cpu": 3, "cuda": 2}
+GPU = ("train.dtype=bfloat16", "train.deterministic=false")
+_WARM_TURNS = 30
 
 
 def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, Any]:
@@ -50,6 +57,8 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
         kept = folder / f"{name.replace(' ', '-')}{ranks}"
         options.set = [f"checkpoint.store={kept.as_uri()}", "checkpoint.every=0"]
         options.set += [f"checkpoint.snapshot_every={SYSTEMS[name]}", "checkpoint.peers=false"]
+        options.set += [f"checkpoint.slots={SLOTS[options.device]}", f"parallel.device={options.device}"]
+        options.set += GPU if options.device == "cuda" else ()
         gate = Gate(where, name, options.steps)
         trainer_cpu.ours(options, ranks, {"parallel.zero": options.zero}, folder, gate)
 
@@ -70,8 +79,14 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
                 system.turn()  # to warm up
             arenas = list(memory.glob("*/own-*.snap"))
             assert len(arenas) == ranks, arenas
+            for _ in range(_WARM_TURNS):
+                if _taken(arenas):
+                    break
+                systems["every step"].turn()  # until the memory for snapshots is ready
+            else:
+                raise SystemExit("no snapshot was taken before the first turn")
             result: dict[str, Any] = {name: [] for name in systems} | {"cpu": {name: [] for name in systems}}
-            result["snapshot_bytes"] = arenas[0].stat().st_size // 3
+            result["snapshot_bytes"] = arenas[0].stat().st_size // SLOTS[options.device]
             for turn in range(options.rounds):
                 order = list(systems)
                 for name in reversed(order) if turn % 2 else order:
@@ -89,26 +104,31 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
 
 
 def _taken(arenas: list[Path]) -> int:
-    """The newest step in every rank's memory."""
+    """The newest step in every rank's memory; 0 where there is none."""
     from holdfast.checkpoint.snapshots.arena import Arena
 
     found = []
     for path in arenas:
         arena = Arena.open(path)
-        found.append(arena.snapshots()[0].step)
+        found.append(max((one.step for one in arena.snapshots()), default=0))
         arena.close()
     return min(found)
 
 
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    made.add_argument("--device", choices=SIZES, default="cpu")
+    made.add_argument("--processes", type=int, nargs="+", help="default: 1 2; on GPUs 1")
     made.add_argument("--rounds", type=int, default=8)
     made.add_argument("--steps", type=int, default=4)
     made.add_argument("--zero", type=int, default=1)
-    for name, size in SIZES.items():
-        made.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
+    for name in SIZES["cpu"]:
+        made.add_argument(f"--{name.replace('_', '-')}", type=int)
     options = made.parse_args()
+    for name, size in SIZES[options.device].items():
+        if getattr(options, name) is None:
+            setattr(options, name, size)
+    options.processes = options.processes or ([1, 2] if options.device == "cpu" else [1])
     preload()
     with scratch() as folder:
         print(json.dumps({str(ranks): measure(options, ranks, folder) for ranks in options.processes}), flush=True)

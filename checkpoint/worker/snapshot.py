@@ -51,6 +51,8 @@ class Snapshotter:
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
+        self._pinned: list[int] = []
+        """Addresses of slots that are registered with the GPU's driver."""
         self._ready, self._closing = threading.Event(), threading.Event()
         self._refused: SnapshotRefused | None = None
         self._task: _Task | None = None
@@ -104,6 +106,7 @@ class Snapshotter:
         self._closing.set()
         self._queue.put(None)
         self._thread.join()
+        self._unpin()
 
     def _prepare(self) -> None:
         try:
@@ -168,4 +171,12 @@ class Snapshotter:
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             code = runtime.cudaHostRegister(address, len(memory), 0)
             if int(code) != 0:
+                self._unpin()
                 raise SnapshotRefused(f"the GPU driver would not pin {len(memory) / 1e6:.1f} MB: error {int(code)}")
+            self._pinned.append(address)
+
+    def _unpin(self) -> None:
+        """The driver holds pages that are registered even when they are no longer mapped."""
+        pinned, self._pinned = self._pinned, []
+        for address in pinned:
+            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]  # torch's

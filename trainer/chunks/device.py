@@ -17,7 +17,7 @@ from holdfast.plan.cache.cache import Cache, Copy
 from holdfast.plan.plan import Op
 from holdfast.trainer.chunks.moments import Evict, Moment, Moments
 from holdfast.trainer.optim.host.lanes import Lane, Lanes, lanes_of
-from holdfast.trainer.optim.host.pinned import pin
+from holdfast.trainer.optim.host.pinned import pin, zeros
 from holdfast.trainer.settings.chunk_layout import WARM_UP, Chunks
 from holdfast.trainer.telemetry import spans
 
@@ -75,10 +75,12 @@ class Device:
         count, elements = chunks.num_groups, chunks.layout.chunk_size
         self._chunks, self._device, self._capacity = chunks, device, capacity
         self._lanes = lanes or lanes_of(device)
-        self.host = list(torch.zeros(count, elements, dtype=dtype))
+        whole = zeros(count * elements, dtype)
+        self.host = list(whole.view(count, elements))
         """By group; what is there is valid while the chunk is not on the device, or was not written there."""
         if device.type == "cuda":
-            pin(self.host, self)
+            # At once: neighbours share pages.
+            pin([whole], self, "memory.policy = chunks", "memory.policy = whole")
         self.own = [Memory(elements, dtype, device) for _ in range(count)]
         """By group."""
         self.arena = Arena("device", capacity)

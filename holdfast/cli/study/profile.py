@@ -71,6 +71,7 @@ def _measure(config: Any, tps: list[int], ranks: int, repeats: int, out: Path) -
     import torch
 
     from holdfast.planner.cost.measured import Profile, write
+    from holdfast.trainer.mesh.mesh import only_deterministic
     from holdfast.trainer.profile import layers, links
     from holdfast.trainer.settings.layout import vocab_of
     from holdfast.trainer.settings.shape import shape_of
@@ -81,6 +82,8 @@ def _measure(config: Any, tps: list[int], ranks: int, repeats: int, out: Path) -
         raise UsageError(
             f"--ranks is {ranks}, this machine has {torch.cuda.device_count()} GPUs: take as many or fewer"
         )
+    if is_gpu and config.train.deterministic:
+        only_deterministic(os.environ)  # the kernels that the trainer will take
     torch.set_num_threads(1)
     began = time.monotonic()
     with progress("measuring links") as report:

@@ -115,6 +115,48 @@ def test_what_is_read_is_not_overwritten(arena: Arena) -> None:
     reader.close()
 
 
+class Driver:
+    """Pages that are registered with a GPU's driver, as `torch.cuda.cudart()` does it; it takes `room` ranges."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.ranges: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # CUDA's name
+        if len(self.ranges) == self.room:
+            return 2
+        assert address not in self.ranges
+        self.ranges[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # CUDA's name
+        del self.ranges[address]
+        return 0
+
+
+@pytest.mark.parametrize("room", [2, 1])
+def test_slots_are_registered_with_the_gpu_until_it_closes(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The driver would hold on to pages that are not mapped any more, and refuse those that lie there next."""
+    driver = Driver(room)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
+    for _ in range(2):
+        snapshotter = Snapshotter(arena, torch.device("cuda", 0))
+        assert snapshotter._ready.wait(10)
+        if room < arena.slots:
+            with pytest.raises(SnapshotRefused, match="would not pin"):
+                _ = snapshotter.is_ready
+            assert not driver.ranges
+        else:
+            assert snapshotter.is_ready
+            assert list(driver.ranges.values()) == [len(arena.memory(0))] * 2
+        snapshotter.close()
+        assert not driver.ranges
+
+
 def test_memory_is_prepared_beside_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:

@@ -162,7 +162,8 @@ class WhenAwaited(AtOnce):
         return lane, len(self._left[lane])
 
     def wait(self, lane: Lane, mark: Any) -> None:
-        if lane is Lane.COMPUTE and mark is not None:
+        assert mark is not None, "no stream of a GPU waits for that"
+        if lane is Lane.COMPUTE:
             self._reach(*mark)
         else:
             self._left[lane].append(mark)
@@ -240,6 +241,34 @@ def test_copies_beside_computation_change_nothing(make: Callable[[], Lanes], blo
     assert (offload.peak, offload.held) == (blocks * BLOCK, 0)
     assert bool(offload.moved.out) == (blocks < 4)
     assert offload.moved.out == offload.moved.back
+
+
+def test_memory_for_what_comes_back_is_taken_before_its_copy_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With deterministic algorithms `torch.empty` fills what it gives, as computation: a copy that only waited for what
+    was before could be overwritten."""
+    noted: list[str] = []
+    empty = torch.empty
+
+    class Noting(AtOnce):
+        def do(self, lane: Lane, work: Callable[[], None]) -> None:
+            noted.append(f"copy {lane.name}")
+            work()
+
+        def wait(self, lane: Lane, mark: Any) -> None:
+            noted.append(f"wait {lane.name}")
+
+    def noting(*sizes: Any, **named: Any) -> Tensor:
+        if named.get("device") is not None and sizes[0]:
+            noted.append("memory")
+        return empty(*sizes, **named)
+
+    monkeypatch.setattr(torch, "empty", noting)
+    trained(BLOCK + 1, Noting())
+    copies = [place for place, what in enumerate(noted) if what == "copy IN"]
+    assert copies
+    for place in copies:
+        before = [what for what in noted[:place] if what in ("memory", "wait IN")]
+        assert before[-1] == "wait IN"
 
 
 def test_with_room_for_one_more_what_is_needed_is_on_its_way_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from holdfast.plan.cache.arena import Arena
 from holdfast.plan.plan import Action
 from holdfast.trainer.optim.host.cuts import Bucket, cut, halves
 from holdfast.trainer.optim.host.lanes import Lanes, lanes_of
-from holdfast.trainer.optim.host.pinned import pin
+from holdfast.trainer.optim.host.pinned import pin, zeros
 from holdfast.trainer.optim.host.staging import Staging
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.states import MASTER, Clipping
@@ -47,7 +47,7 @@ class HostStates:
         sizes = [values.numel() for values in self._values]
         names = [*self._rule.keys, *([MASTER] if self._is_coarse else [])]
         fine = torch.float32 if self._is_coarse else self._dtype
-        held = {name: torch.zeros(sum(sizes), dtype=fine) for name in names}
+        held = {name: zeros(sum(sizes), fine) for name in names}
         self._by_slice = [
             dict(zip(names, parts, strict=True))
             for parts in zip(*(torch.split(whole, sizes) for whole in held.values()), strict=True)

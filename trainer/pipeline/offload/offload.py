@@ -28,7 +28,7 @@ from holdfast.plan.cache.cache import Cache, Copy
 from holdfast.plan.cache.policy import Belady
 from holdfast.plan.plan import Action, Op, Order
 from holdfast.trainer.optim.host.lanes import Lane, Lanes, Mark, lanes_of
-from holdfast.trainer.optim.host.pinned import pin
+from holdfast.trainer.optim.host.pinned import own_pages, pin
 from holdfast.trainer.pipeline.offload.blocks import Block, Uses, next_back, spare, trace_of, traffic, uses_of
 from holdfast.trainer.pipeline.pieces import Piece
 from holdfast.trainer.settings.errors import ConfigError
@@ -158,7 +158,9 @@ class Offload:
         if needed:
             self._do(self._cache.need(needed, now))
             for block in needed:
-                self._lanes.wait(Lane.COMPUTE, self._blocks[block].arrived)
+                # None: it was never away, and a GPU's stream waits for an event or not at all.
+                if (arrived := self._blocks[block].arrived) is not None:
+                    self._lanes.wait(Lane.COMPUTE, arrived)
         if self._spare and self._staged is None:
             following = next_back(self.uses, now, self._is_away)
             if following is not None and 0 < self.sizes.get(following, 0) <= self._spare:
@@ -213,12 +215,13 @@ class Offload:
     def _bring(self, block: Block) -> None:
         kept = self._blocks[block]
         with spans.operation("host:activations", sum(record.size for record in kept.alive())):
-            # The allocator gives memory that what was computed so far may still use. Computation has waited for the
-            # copy to the host, so this does, too.
+            alive = kept.alive()
+            rooms = [torch.empty(record.size, dtype=torch.uint8, device=self._device) for record in alive]
+            # The allocator gives memory that what was computed so far may still use, and with deterministic algorithms
+            # torch fills it, behind all that. Computation has waited for the copy to the host, so this does, too.
             self._lanes.wait(Lane.IN, self._lanes.mark(Lane.COMPUTE))
-            for record in kept.alive():
+            for record, there in zip(alive, rooms, strict=True):
                 assert record.host is not None
-                there = torch.empty(record.size, dtype=torch.uint8, device=self._device)
                 self._copy(Lane.IN, there, record.host)
                 record.storage = there.untyped_storage()
                 self._count(record.size)
@@ -294,10 +297,11 @@ class _Buffers:
     def take(self, size: int) -> Tensor:
         if self._free[size]:
             return self._free[size].pop()
-        made = torch.empty(size, dtype=torch.uint8)
-        if self._is_pinned:
-            pin([made], self, "train.activations = host", "train.activations = device")
-        return made
+        if not self._is_pinned:
+            return torch.empty(size, dtype=torch.uint8)
+        made = own_pages(size)
+        pin([made], self, "train.activations = host", "train.activations = device")
+        return made[:size]
 
     def give(self, buffer: Tensor) -> None:
         self._free[buffer.nbytes].append(buffer)

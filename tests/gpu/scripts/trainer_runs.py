@@ -1,0 +1,75 @@
+"""A rank that does one run of the trainer after the other, and prints a line of JSON for each.
+
+python trainer_runs.py RUNS.json
+
+RUNS.json: a list of {"name", "argv", "port"}, and if wanted "dies_at": the step before which the process kills itself,
+and "fill": whether torch fills new memory with deterministic algorithms. In a job of one rank a run that fails does not
+end those behind it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+def main() -> None:
+    import torch
+
+    from holdfast.trainer.__main__ import parse
+    from holdfast.trainer.run import loop
+    from holdfast.trainer.settings.launch import from_environment
+
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    seconds = list[float]()
+    run: dict[str, Any] = {}
+    step = loop.Trainer.step
+
+    def timed(self: loop.Trainer, number: int) -> Any:
+        if number == run.get("dies_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        begun = time.perf_counter()
+        totals = step(self, number)
+        seconds.append(time.perf_counter() - begun)  # the loss is on the host: the device is done
+        return totals
+
+    loop.Trainer.step = timed  # type: ignore[method-assign]
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        name, begun = run["name"], time.perf_counter()
+        seconds.clear()
+        gc.collect()
+        has_gpu = torch.cuda.is_available()
+        if has_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(1.0)  # chunks set another one
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        torch.utils.deterministic.fill_uninitialized_memory = run.get("fill", True)  # type: ignore[attr-defined]
+        os.environ["MASTER_PORT"] = str(run["port"])
+        found: dict[str, Any] = {"name": name}
+        try:
+            done = loop.run(parse(run["argv"]), from_environment(os.environ))
+            found |= {"first": done.first_step, "losses": done.losses, "step_s": median(seconds[1:] or seconds or [0])}
+        except Exception as error:
+            traceback.print_exc()
+            found["error"] = f"{type(error).__name__}: {error}"[:600]
+        if has_gpu:
+            found |= {"peak": torch.cuda.max_memory_allocated(), "before": before}
+        found["whole_s"] = time.perf_counter() - begun
+        if rank == 0 or "error" in found:
+            print(json.dumps(found), flush=True)
+        if "error" in found and world > 1:
+            os._exit(1)  # its peers wait in a collective
+        torch.use_deterministic_algorithms(False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Bytes that a real GPU's allocator gave out beside what was expected, and what host memory saves of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.conftest import Start
+from tests.gpu.jobs import apart, finished, settings, started
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
+
+DEADLINE_S = 60.0
+MODEL: dict[str, object] = {
+    "model__layers": 8, "model__d_model": 1024, "model__heads": 16, "data__seq_len": 1024,
+    "train__micro_batches": 2, "train__micro_batch_size": 4, "train__dtype": "bfloat16", "train__steps": 3,
+}  # fmt: skip
+EXPECTED: dict[str, dict[str, object]] = {
+    "plain": {},
+    "selective": {"train__recompute": "selective"},
+    "full": {"train__recompute": "full"},
+    "swiglu serial": {"model__mlp": "swiglu", "model__block": "serial"},
+    "float32": {"train__dtype": "float32"},
+    "window": {"model__window": 256},
+}
+SHARED: dict[str, dict[str, object]] = {
+    "dp2 zero 0": {"parallel__zero": 0},
+    "dp2 zero 1": {"parallel__zero": 1},
+    "dp2 zero 3": {"parallel__zero": 3},
+}
+HOST: dict[str, dict[str, object]] = {
+    "whole": {},
+    "fills nothing": {},
+    "activations": {"train__activations": "host", "train__activation_bytes": 1_200_000_000},
+    "states": {"optim__state": "host", "optim__bucket": 8_000_000},
+    "states and activations": {
+        "train__activations": "host", "train__activation_bytes": 1_200_000_000,
+        "optim__state": "host", "optim__bucket": 8_000_000,
+    },
+    "one micro-batch": {"train__micro_batches": 1},
+    "chunks": {"train__micro_batches": 1, "memory__policy": "chunks", "memory__device_bytes": 2_400_000_000},
+}  # fmt: skip
+
+
+def test_expected_memory_beside_the_allocators_peak(start: Start, tmp_path: Path) -> None:
+    def runs(cases: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+        return [
+            {
+                "name": n,
+                "argv": settings(tmp_path, **{**MODEL, "train__memory_path": tmp_path / f"{n}.json", **changes}),
+            }
+            for n, changes in cases.items()
+        ]
+
+    children = started(start, tmp_path, runs(EXPECTED)) + started(start, tmp_path, runs(SHARED), world=2)
+    found, problems = finished(children, DEADLINE_S)
+    print()
+    for name in (*EXPECTED, *SHARED):
+        path = tmp_path / f"{name}.json"
+        if not path.exists() or not path.read_text():
+            problems.append(f"{name}: no report")
+            continue
+        (rank,) = json.loads(path.read_text())["ranks"]
+        expected = sum(rank["expected"].values())
+        before = found.get(name, {}).get("before", 0)
+        print(f"{name:14} expected {expected / 1e6:8.1f} MB, allocated {(rank['allocated'] - before) / 1e6:8.1f}: "
+              f"{expected / (rank['allocated'] - before):.3f} ({before / 1e6:.1f} MB were there before)")  # fmt: skip
+        for kind, value in rank["expected"].items():
+            own = rank["measured"].get(kind, 0)
+            if value or own:
+                print(f"    {kind:12} {value / 1e6:8.1f} {own / 1e6:8.1f}")
+    assert not problems, "\n".join(problems)
+
+
+def test_host_memory_changes_no_loss_and_takes_less_of_the_device(start: Start, tmp_path: Path) -> None:
+    runs = [
+        {"name": n, "argv": settings(tmp_path, **{**MODEL, "train__steps": 5, **changes}), "fill": n != "fills nothing"}
+        for n, changes in HOST.items()
+    ]
+    # The process keeps some memory of each run, and chunks take all that they may: they have one of their own.
+    children = started(start, tmp_path, runs[:-1]) + started(start, tmp_path, runs[-1:])
+    found, problems = finished(children, DEADLINE_S)
+    print()
+    peak = {name: row.get("peak", 0) - row.get("before", 0) for name, row in found.items()}
+    for name, row in found.items():
+        base = found["one micro-batch" if name in ("one micro-batch", "chunks") else "whole"]
+        far = apart(row.get("losses", []), base.get("losses", [0.0]))
+        print(f"{name:24} losses {row.get('losses')} apart {far:.1e}; peak {peak[name] / 1e6:.0f} MB, "
+              f"{row.get('step_s', 0) * 1e3:.1f} ms a step, {row['whole_s']:.1f} s with start")  # fmt: skip
+    assert not problems, "\n".join(problems)
+    whole = found["whole"]
+    for name in ("fills nothing", "activations", "states", "states and activations"):
+        assert found[name]["losses"] == whole["losses"], name
+        assert name == "fills nothing" or peak[name] < peak["whole"], name
+    # Some chunks are updated on the host, which rounds otherwise than the device.
+    assert apart(found["chunks"]["losses"], found["one micro-batch"]["losses"]) < 1e-2
+    assert peak["chunks"] < min(peak["one micro-batch"], 2_400_000_000)

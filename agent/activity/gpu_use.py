@@ -1,7 +1,8 @@
 """Does a worker's GPU work, or does it wait? From figures of NVML, without asking the worker.
 
 Utilization is no evidence: a kernel of NCCL that waits for a peer spins, and reads as 100% (NVIDIA/nccl issue 968:
-100% at about 70 W). Power is, and memory that is read, and bytes on NVLink and PCIe. `judge` is pure; `GpuUses` asks.
+100% at about 70 W; an H200: 100% at 123 W, which is what it draws idle). Power is, and memory that is read, bytes on
+NVLink, and many bytes on PCIe. `judge` is pure; `GpuUses` asks.
 """
 
 import math
@@ -17,8 +18,13 @@ POWER_WORKS, POWER_WAITS = 0.4, 0.25
 """Share of the power limit from which a GPU works, and up to which it waits. Between: not known."""
 MEMORY_WORKS = 0.05
 """Share of the time in which memory was read or written, from which it works."""
-BYTES_WORK = 50e6
-"""Bytes a second over NVLink and PCIe from which it works; polling a peer's flag takes less."""
+NVLINK_WORKS = 50e6
+"""Bytes a second over NVLink from which it works: a kernel that waits polls its own memory."""
+PCIE_WORKS = 2e9
+"""Bytes a second over PCIe from which it works, both directions. A kernel of NCCL that waits for the network, or for
+a GPU without NVLink, polls flags in host memory: one waiting rank with few channels moved 122 MB/s on an H200 (idle:
+1), some 30 to 60 MB/s a channel, and NCCL has up to 32 channels by default. Copies moved 61 to 66 GB/s there, and are
+above 10 on a PCIe of the third generation. What moves less is judged by its power."""
 FORGET_S = 10.0
 """Seconds for which an answer holds when no newer one comes."""
 
@@ -30,7 +36,8 @@ class Figures:
     power_w: float = math.nan
     limit_w: float = math.nan
     memory_share: float = math.nan
-    bytes_s: float = math.nan
+    nvlink_bytes_s: float = math.nan
+    pcie_bytes_s: float = math.nan
     processes: int = 1
     """That compute on it."""
 
@@ -38,8 +45,8 @@ class Figures:
 def judge(figures: Figures) -> GpuUse:
     """What the GPU does. Several processes on one GPU can't be distinguished, unless all of them wait."""
     share = figures.power_w / figures.limit_w if figures.limit_w > 0 else math.nan
-    works = share >= POWER_WORKS or figures.memory_share >= MEMORY_WORKS or figures.bytes_s >= BYTES_WORK
-    if works:
+    moves = figures.nvlink_bytes_s >= NVLINK_WORKS or figures.pcie_bytes_s >= PCIE_WORKS
+    if moves or share >= POWER_WORKS or figures.memory_share >= MEMORY_WORKS:
         return GpuUse.WORKS if figures.processes <= 1 else GpuUse.UNKNOWN
     # Without its power it is not known what a kernel does that touches no memory.
     return GpuUse.WAITS if share <= POWER_WAITS else GpuUse.UNKNOWN
@@ -93,18 +100,18 @@ class GpuUses:
         self._uses = found
 
     def _figures(self, index: int, values: dict[str, float], processes: int, now: float) -> Figures:
-        moved = self._gpus.link_bytes(index)
-        rate = self._gpus.pcie_bytes_s(index)
+        moved, rate = self._gpus.link_bytes(index), math.nan
         before = self._bytes.get(index)
         if not math.isnan(moved):
             if before is not None and now > before[0]:
-                rate = max(moved - before[1], 0.0) / (now - before[0]) + (0.0 if math.isnan(rate) else rate)
+                rate = max(moved - before[1], 0.0) / (now - before[0])
             self._bytes[index] = now, moved
         return Figures(
             values.get("power_watts", math.nan),
             self._gpus.power_limit_w(index),
             values.get("memory_utilization_ratio", math.nan),
             rate,
+            self._gpus.pcie_bytes_s(index),
             processes,
         )
 

@@ -28,8 +28,15 @@ from tests.agent.support.fake_ras import FakeRas, serve
         (Figures(512, 700, 0.0), GpuUse.WORKS),
         (Figures(240, 700, 0.0), GpuUse.UNKNOWN),
         (Figures(70, 700, 0.4), GpuUse.WORKS),
-        (Figures(120, 700, 0.0, 300e6), GpuUse.WORKS),
-        (Figures(120, 700, 0.0, 2e6), GpuUse.WAITS),
+        (Figures(120, 700, 0.0, 300e6, 0.0), GpuUse.WORKS),
+        (Figures(120, 700, 0.0, 2e6, 0.0), GpuUse.WAITS),
+        (Figures(123, 700, 0.0, math.nan, 1.1e6), GpuUse.WAITS),  # an idle H200
+        (Figures(123, 700, 0.0, math.nan, 122.4e6), GpuUse.WAITS),  # NCCL polls flags in host memory, as measured there
+        (Figures(123, 700, 0.0, 0.0, 32 * 61e6), GpuUse.WAITS),  # the same with 32 channels
+        (Figures(123, 700, 0.0, 0.0, 2.5e9), GpuUse.WORKS),  # a slow copy
+        (Figures(123, 700, 0.0, math.nan, 61.1e9), GpuUse.WORKS),
+        (Figures(240, 700, 0.0, 0.0, 122.4e6), GpuUse.UNKNOWN),
+        (Figures(math.nan, 700, 0.0, 0.0, 122.4e6), GpuUse.UNKNOWN),
         (Figures(), GpuUse.UNKNOWN),
         (Figures(math.nan, 700, 0.0), GpuUse.UNKNOWN),
         (Figures(300, 0, 0.0), GpuUse.UNKNOWN),
@@ -39,6 +46,38 @@ from tests.agent.support.fake_ras import FakeRas, serve
 )
 def test_power_memory_and_bytes_are_the_evidence(figures: Figures, use: GpuUse) -> None:
     assert judge(figures) is use
+
+
+CPU = {"state": "R", "cpu": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("what", "figures", "use", "seen"),
+    [
+        ("a copy of pageable memory, 3 GB/s", Figures(123, 700, 0.0, 0.0, 3e9), GpuUse.WORKS, CPU),
+        ("a save through a slow disk: a burst a minute", Figures(123, 700, 0.0, 0.0, 5e6), GpuUse.WAITS,
+         {"written": 80e6}),
+        ("a load from a slow share, over a socket", Figures(123, 700, 0.0, 0.0, 2e6), GpuUse.WAITS, {"network": 20e6}),
+        ("a dataset that a child unpacks", Figures(123, 700), GpuUse.WAITS, {"children_cpu": 0.9}),
+        ("kernels of a small batch in a loop of Python", Figures(150, 700, 0.01), GpuUse.WAITS, CPU),
+        ("a decode that reads its cache at little power", Figures(160, 700, 0.08), GpuUse.WORKS, CPU),
+        ("an exchange over NVLink at little power", Figures(140, 700, 0.0, 400e6, 1e6), GpuUse.WORKS, CPU),
+        ("spans that end one by one at little power", Figures(140, 700), GpuUse.WAITS, CPU),
+        ("all-reduces of few bytes that NCCL's RAS counts", Figures(124, 700, 0.0, math.nan, 90e6), GpuUse.WAITS, CPU),
+        ("first touch of memory that copies come to", Figures(124, 700, 0.0, math.nan, 1.5e9), GpuUse.WAITS, CPU),
+        ("a pause of an evaluation at half power", Figures(300, 700), GpuUse.WORKS, CPU),
+    ],
+)  # fmt: skip
+def test_honest_work_that_looks_like_waiting_here_is_kept_alive_by_other_evidence(
+    what: str, figures: Figures, use: GpuUse, seen: dict[str, Any]
+) -> None:
+    """Where the GPU waits by its figures, `quiet` is small for the reason that `what` names: bytes, children, the
+    interpreter's lock, events, RAS counts or page faults, each tested where it is counted."""
+    assert judge(figures) is use, what
+    by_its_gpu = use is GpuUse.WORKS
+    activity = t.Activity(9.0, 0.1, **{"state": "S", "has_gpu": True, "gpu": use, **seen})
+    assert look(activity).life is Liveness.BUSY, what
+    assert ("its GPU, which works" in look(activity).text) == by_its_gpu
 
 
 def uses(*boards: Board) -> tuple[GpuUses, GpuCollector, list[float]]:
@@ -62,6 +101,15 @@ def test_bytes_over_links_count_by_their_growth() -> None:
     found, collector, now = uses(board)
     for at, kibibytes, use in ((0.0, 1000, GpuUse.WAITS), (2.0, 1000, GpuUse.WAITS), (4.0, 900_000, GpuUse.WORKS)):
         now[0], board.link_kib = at, kibibytes
+        found.look([7], collector.collect())
+        assert found.of(7) is use
+
+
+@pytest.mark.parametrize(("kilobytes", "use"), [(60_000, GpuUse.WAITS), (2_000_000, GpuUse.WORKS)])
+def test_polling_over_pcie_is_no_work_and_copies_are(kilobytes: int, use: GpuUse) -> None:
+    board = Board("a", links=2, pids=(7,), milliwatts=123_000, memory_percent=0, pcie_kb=kilobytes)
+    found, collector, now = uses(board)
+    for now[0] in (0.0, 2.0):
         found.look([7], collector.collect())
         assert found.of(7) is use
 

@@ -140,6 +140,7 @@ class Agent:
         self.faults = NodeFaults(self.kernel.say, self.rules, config.sysfs_root, self.state_dir, self.gpus.gpus)
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
         self.heart.activities.leaders = self.workers.leaders
+        self.heart.activities.operations.variable = self.workers.variable
         self.commands = Commands(
             self.workers, self.checkpoints, self.faults, self.link.send, self.heart.activities.disturb, self.guard,
             str(self.state_dir),

@@ -70,6 +70,8 @@ class NcclOperations:
         self._failed: set[str] = set()
         self._next_at = -math.inf
         self._aside = Aside("ras", clock=clock)
+        self.variable: Callable[[int, str], str] = lambda pid, name: ""
+        """Of a worker's environment, as far as its starter knows it."""
 
     def begin(self, pids: list[int], now: float) -> None:
         """Ask about these processes in another thread, if there are any and it is time for it."""
@@ -149,11 +151,13 @@ class NcclOperations:
 
     def _address(self, pid: int) -> str:
         if pid not in self._addresses:
-            self._addresses[pid] = self._reported(pid) or os.environ.get(ENV_ADDRESS) or ADDRESS
+            known = self.variable(pid, ENV_ADDRESS)[:128] or self._reported(pid)
+            self._addresses[pid] = known or os.environ.get(ENV_ADDRESS) or ADDRESS
         return self._addresses[pid]
 
     def _reported(self, pid: int) -> str:
-        """What its environment says. A process in state D is not asked: that could block."""
+        """What /proc shows of its environment; of a forked worker, that is its fork server's. A process in state D is
+        not asked: that could block."""
         stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
         if stat is None or stat.state in "DZX":
             return ""

@@ -222,7 +222,7 @@ class Activities:
         self._cost = 0.0
         self.uses: Callable[[int], t.GpuUse] = lambda pid: t.GpuUse.UNKNOWN
         """What the GPUs of a process do; set by the code that asks them."""
-        self._operations = operations or NcclOperations(clock=clock, proc=proc)
+        self.operations = operations or NcclOperations(clock=clock, proc=proc)
         self.leaders: Callable[[], list[int]] = list
         """Processes of Holdfast from which workers and their rendezvous store descend; set by their owner."""
 
@@ -258,8 +258,8 @@ class Activities:
         watch.counts.count(now, *events)
         if not watch.has_gpu:
             return sample._replace(activity=watch.activity(now, t.GpuUse.UNKNOWN))
-        watch.counts.note(self._operations.grew_at(sample.pid))
-        behind = self._operations.behind(sample.pid)
+        watch.counts.note(self.operations.grew_at(sample.pid))
+        behind = self.operations.behind(sample.pid)
         return sample._replace(activity=watch.activity(now, self.uses(sample.pid), behind))
 
     def settle(self) -> None:
@@ -279,7 +279,7 @@ class Activities:
             return
         due = [w for worker, w in self._watches.items() if self._is_due(worker, w, now)]
         # NCCL is asked about those that stand for longer than usual and have a GPU.
-        self._operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now)
+        self.operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now)
         if not due or now < self._not_before or not self._aside.is_free:
             return
         self._note_blocked()
@@ -308,7 +308,7 @@ class Activities:
         for worker in list(self._watches):
             self._forget(worker)
         self._aside.close()
-        self._operations.close()
+        self.operations.close()
 
     # --- close looks
 
@@ -365,7 +365,7 @@ class Activities:
     def _forget(self, worker: _Worker) -> None:
         watch = self._watches.pop(worker)
         watch.close()
-        self._operations.forget(watch.pid)
+        self.operations.forget(watch.pid)
         if len(self._gpus) > 1024:
             self._gpus.clear()
         if len(self._failed) > 1024:

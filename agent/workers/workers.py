@@ -73,6 +73,7 @@ class Workers:
         self._stores = RendezvousStores()
         self._turns = TurnServer(self.shm)
         self.kept: dict[Key, msg.KeptWorker] = {}
+        self._environments: dict[Key, tuple[int, dict[str, str]]] = {}  # of those started here, with their process
         self._ended: dict[Key, asyncio.Event] = {}
         self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
         self._reported: set[Key] = set()  # exits that were reported: a fork server reports again what was not acked
@@ -171,6 +172,7 @@ class Workers:
             return
         key = (event.job, event.generation, event.rank)
         self.kept.pop(key, None)
+        self._environments.pop(key, None)
         self._ended.pop(key, None)
         self._exits.forget(key)
         self._probes.path(key).unlink(missing_ok=True)
@@ -255,6 +257,7 @@ class Workers:
             # Its exit may already have been reported: what ended stays ended.
             if key not in self.kept:
                 self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
+                self._environments[key] = pid, spec.env
                 self._exits.remember(pid)
         return {"started": str(len(order.ranks))}
 
@@ -352,6 +355,11 @@ class Workers:
         return [warm.pid for warm in self._servers.connected()] + [
             worker.pid for worker in self.kept.values() if worker.running
         ]
+
+    def variable(self, pid: int, name: str) -> str:
+        """Of the environment that a worker was started with; empty where it is not set or not known. The kernel shows
+        of a forked worker that of its fork server."""
+        return next((env.get(name, "") for one, env in self._environments.values() if one == pid), "")
 
     # --- the end -------------------------------------------------------------------------------------------------
 

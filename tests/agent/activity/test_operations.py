@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.activity import operations
-from holdfast.agent.activity.nccl_ras import Absent, RasStatus, TooLong, parse_json
+from holdfast.agent.activity.nccl_ras import ADDRESS, Absent, RasStatus, TooLong, parse_json
 from holdfast.agent.activity.operations import ABSENT_S, RESTS_S, NcclOperations, is_own_address
 from holdfast.base.errors import Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
@@ -137,6 +137,14 @@ def test_of_a_large_job_it_asks_seldom_and_in_text() -> None:
     world.error = None
     world.look()
     assert [as_text for _, as_text in world.asked] == [False, True]
+
+
+def test_the_address_is_that_with_which_a_worker_was_started_not_its_fork_servers() -> None:
+    world = World()
+    started = {(100, "NCCL_RAS_ADDR"): "127.0.0.1:3100"}
+    world.operations.variable = lambda pid, name: started.get((pid, name), "")
+    world.look()
+    assert {address for address, _ in world.asked} == {"127.0.0.1:3100", ADDRESS}
 
 
 @contextmanager

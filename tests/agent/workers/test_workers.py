@@ -129,6 +129,25 @@ def test_a_traceback_comes_with_the_exit(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_what_a_forked_worker_was_started_with_is_known_until_its_exit_is_durable(tmp_path: Path) -> None:
+    """The kernel shows the fork server's environment instead."""
+
+    async def story() -> None:
+        async with node(tmp_path) as one:
+            await one.start("import time\nprint('up', flush=True)\ntime.sleep(60)", 2)
+            await one.printed("up", 1)
+            pid = one.pid(1)
+            assert b"RANK=1\0" not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert [one.workers.variable(pid, name) for name in ("RANK", "NO_SUCH")] == ["1", ""]
+            assert one.workers.variable(1, "RANK") == ""
+            os.kill(pid, signal.SIGKILL)
+            await eventually(lambda: 1 in one.exits(), 20)
+            one.workers.durable(one.exits()[1])
+            assert one.workers.variable(pid, "RANK") == ""
+
+    asyncio.run(story())
+
+
 def test_a_run_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> None:
     """No look was taken while it ran: its last steps are read when it ends, and its probe's file goes
     once they have been handed on."""

@@ -55,6 +55,7 @@ class RankTable:
         self.pending: list[t.PendingCollective | None] = [None] * world
         self.activity: list[t.Activity | None] = [None] * world
         self.at_gpu: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # waits for a GPU that waits for its peers
+        self.spins: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # in a wait for its GPU, if it is quiet
         self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
         self.coordinate: Ints = np.full((world, 3), -1, np.int64)
         self.sizes: tuple[int, int, int] | None = None
@@ -81,6 +82,7 @@ class RankTable:
         self.pending[r] = sample.pending
         self.activity[r] = activity = sample.activity
         self.at_gpu[r] = activity is not None and activity.waits_for_gpu
+        self.spins[r] = activity is not None and activity.spins
         self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet
         if sample.coordinate is not None:
             self.coordinate[r] = sample.coordinate

@@ -54,6 +54,10 @@ class WaitState:
     """Of each group: what stands for the sizes of all operations that it began there, in order; 0: not known."""
     waits_for_gpu: bool = False
     """It is in no operation and waits for its GPU, which waits for peers: it has begun what they have not."""
+    spins: bool = False
+    """It is in no operation and spins in a wait for its GPU: likely for the same reason, but no event shows it."""
+    is_behind: bool = False
+    """It has begun fewer operations of a communicator than a peer, by NCCL's own count."""
 
 
 class Reason(StrEnum):
@@ -93,6 +97,8 @@ class HangVerdict:
     suspects: tuple[int, ...]
     text: str
     waits: tuple[Wait, ...]
+    is_guess: bool = False
+    """Likely, but without proof: it names the suspects, and ends no job sooner than without it."""
 
 
 _Key = tuple[Group | str, int]
@@ -258,13 +264,27 @@ def _sinks(
 
 def _without_operations(known: Mapping[int, WaitState]) -> HangVerdict | None:
     """Hosts that have left their operations to their GPUs: those that wait for them lack those that do not."""
-    waiting = tuple(sorted(rank for rank, state in known.items() if state.waits_for_gpu))
-    others = tuple(sorted(known.keys() - set(waiting)))
+    seen = {rank for rank, state in known.items() if state.waits_for_gpu}
+    likely = seen | {rank for rank, state in known.items() if state.spins and state.is_alive}
+    behind = {rank for rank in likely if known[rank].is_behind}
+    if known.keys() - likely:
+        # Few that spin while most sleep may each be in an endless kernel of their own, for which the others wait.
+        waiting = likely if 2 * len(likely) >= len(known) else seen
+    elif seen and seen != likely:
+        waiting = seen
+    else:
+        waiting = likely - behind if 2 * len(behind) <= len(known) else likely
+    others = tuple(sorted(known.keys() - waiting))
     if not waiting or not others:
         return None
-    named = f"rank {others[0]} does" if len(others) == 1 else f"ranks {compact(others)} do"
-    text = f"{named} not wait for a GPU, and the GPUs of {len(waiting)} wait for their peers'"
-    return HangVerdict(Reason.OUTSIDE, others, text, (Wait("work of their GPUs", waiting, others),))
+    wait = Wait("work of their GPUs", tuple(sorted(waiting)), others)
+    if set(others) <= behind:
+        named = ("rank " if len(others) == 1 else "ranks ") + compact(others)
+        text = f"{named} began fewer operations than {len(waiting)} peers, by NCCL's count, and all wait for their GPUs"
+    else:
+        named = f"rank {others[0]} does" if len(others) == 1 else f"ranks {compact(others)} do"
+        text = f"{named} not wait for a GPU, and the GPUs of {len(waiting)} wait for their peers'"
+    return HangVerdict(Reason.OUTSIDE, others, text, (wait,), is_guess=not waiting <= seen or set(others) <= behind)
 
 
 def _behind(known: Mapping[int, WaitState], ranks: Sequence[int]) -> list[int]:

@@ -92,8 +92,9 @@ def _waiting(a: t.Activity) -> str:
     if a.waits_for_gpu:
         events = "an event" if a.events_pending == 1 else f"{a.events_pending} events"
         said = f"waits for its GPU, which draws idle power with {events} pending: it waits for its peers"
-    elif a.has_gpu and a.cpu >= _SLOW_CORES:
-        said = "spins in a wait for its GPU, which is idle"
+    elif a.has_gpu and not a.waits_for and a.cpu >= _SLOW_CORES:
+        is_known = a.gpu is t.GpuUse.WAITS
+        said = f"spins in a wait for its GPU, {'which is idle' if is_known else 'of which it is unknown what it does'}"
     return f"{said}; {a.behind}" if a.behind else said
 
 

@@ -157,6 +157,8 @@ class GpuUse(StrEnum):
     """It draws idle power and moves no bytes: a kernel that only waits for a peer reads as full utilization."""
 
 
+SPINS_CORES = 0.04
+"""Cores from which a thread uses its processor: less is noise."""
 FROZEN = "a frozen cgroup"
 """What `Activity.waits_for` says of a process that the kernel's cgroup freezer holds."""
 
@@ -205,6 +207,11 @@ class Activity:
     def waits_for_gpu(self) -> bool:
         """Its GPU has work of it that does not end, and draws idle power: it waits for peers, as NCCL's kernels do."""
         return self.has_gpu and self.gpu is GpuUse.WAITS and self.events_pending > 0
+
+    @property
+    def spins(self) -> bool:
+        """Its main thread runs, its GPU is not seen to work: where nothing of it moves, it spins in a wait of CUDA."""
+        return self.has_gpu and self.state == "R" and self.cpu >= SPINS_CORES and self.gpu is not GpuUse.WORKS
 
 
 class WorkerSample(NamedTuple):

@@ -212,6 +212,8 @@ class HangDetector:
 
     def _certain(self, verdict: HangVerdict, ranks: RankTable, running: np.ndarray, worst: float) -> HangVerdict | None:
         """The verdict with those named that cannot go on; None where they may, or where nothing was measured."""
+        if verdict.is_guess:
+            return None
         involved = sorted({*verdict.suspects, *(rank for wait in verdict.waits for rank in wait.ranks)})
         quiet = ranks.quiet >= STILL
         match verdict.reason:
@@ -258,7 +260,8 @@ class HangDetector:
             Liveness.IDLE,
         )
         shown = [rank for rank in suspects if sights[rank].life is life] or suspects
-        quiet = ranks.quiet[suspects]
+        # Where it is a guess that the others wait for them, what any of the others does still counts.
+        quiet = ranks.quiet[everyone if verdict is not None and verdict.is_guess else suspects]
         ends = [s.ends_in for s in sights.values() if not math.isnan(s.ends_in)]
         return Pause(
             life=life,

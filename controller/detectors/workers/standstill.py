@@ -7,6 +7,7 @@ import numpy as np
 
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.graph import Group, HangVerdict, WaitState, judge
+from holdfast.diagnostics.hang.stillness import STILL
 from holdfast.wire import types as t
 from holdfast.wire.rank_sets import expand
 
@@ -17,12 +18,15 @@ class Standstill:
     """Remembers the last verdict: judging thousands of ranks at every tick would take the controller's time."""
 
     def __init__(self) -> None:
-        self._key: tuple[int, float, int, int] | None = None
+        self._key: tuple[object, ...] | None = None
         self._verdict: HangVerdict | None = None
 
     def judge(self, ranks: RankTable, is_alive: np.ndarray, since: float) -> HangVerdict | None:
         """`since`: when the last of them moved, monotonic seconds."""
-        key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()), int(ranks.at_gpu.sum()))
+        spins = _spinning(ranks)
+        late = tuple(rank for rank, _ in behind(ranks, spins))
+        key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()), int(ranks.at_gpu.sum()),
+               spins.tobytes(), late)  # fmt: skip
         if key != self._key:
             self._key, self._verdict = key, judge(states(ranks, is_alive))
         return self._verdict
@@ -32,14 +36,15 @@ def states(ranks: RankTable, is_alive: np.ndarray) -> list[WaitState]:
     """The workers that are expected to run, frozen as they are."""
     groups: dict[tuple[str, int, str], Group | None] = {}
     lines: dict[tuple[int, ...], tuple[int, ...]] = {}
-    running = ranks.is_in(RankState.RUNNING)
-    return [_state(ranks, int(r), bool(is_alive[r]), groups, lines) for r in np.flatnonzero(running)]
+    running, spins = ranks.is_in(RankState.RUNNING), _spinning(ranks)
+    return [_state(ranks, int(r), bool(is_alive[r]), bool(spins[r]), groups, lines) for r in np.flatnonzero(running)]
 
 
 def _state(
     ranks: RankTable,
     rank: int,
     is_alive: bool,
+    spins: bool,
     groups: dict[tuple[str, int, str], Group | None],
     lines: dict[tuple[int, ...], tuple[int, ...]],
 ) -> WaitState:
@@ -62,9 +67,25 @@ def _state(
             size=standing.size,
             sizes=sizes,
         )
-    is_at_gpu = bool(ranks.at_gpu[rank])
+    is_at_gpu, activity = bool(ranks.at_gpu[rank]), ranks.activity[rank]
     others = _line(ranks, rank, operation, lines)
-    return WaitState(rank, is_alive, operation, begun=begun, sizes=sizes, others=others, waits_for_gpu=is_at_gpu)
+    return WaitState(
+        rank,
+        is_alive,
+        operation,
+        begun=begun,
+        sizes=sizes,
+        others=others,
+        waits_for_gpu=is_at_gpu,
+        spins=spins,
+        is_behind=activity is not None and bool(activity.behind),
+    )
+
+
+def _spinning(ranks: RankTable) -> np.ndarray:
+    """The ranks that spin in a wait for their GPUs: one that moved just now does something else."""
+    found: np.ndarray = ranks.spins & (ranks.quiet >= STILL)
+    return found
 
 
 def behind(ranks: RankTable, running: np.ndarray) -> Iterator[tuple[int, str]]:

@@ -102,6 +102,32 @@ def test_what_the_counters_mean(
         assert found == (computes and now > 100.0), what
 
 
+def test_a_single_wait_between_two_looks_is_no_computation(tmp_path: Path) -> None:
+    """Looks ten times a second at a thread that spins in CUDA: once it waits for a lock of the driver, once the probe's
+    thread wakes three times between two looks. At its door, and in the first half second, little is enough."""
+    folder = tmp_path / "7"
+    lock, found = InterpreterLock(str(folder), 8), []
+    for look in range(40):
+        _counted(folder, 7, int(look >= 20))
+        _counted(folder, 8, look + 2 * (look >= 25))
+        found.append(lock.is_handed_over(100.0 + look / 10, look * 10**8, 0.0))
+    assert found == [False] * 40
+    lock = InterpreterLock(str(folder), 8)
+    for look, given in enumerate((0, 0, 1)):
+        _counted(folder, 7, given)
+        assert lock.is_handed_over(200.0 + look / 10, look * 10**8, 0.0) == (given == 1)
+
+
+def test_a_thread_that_stops_computing_is_seen_to_within_a_second(tmp_path: Path) -> None:
+    folder = tmp_path / "7"
+    lock = InterpreterLock(str(folder), 8)
+    for look in range(50):
+        _counted(folder, 7, min(look, 20))
+        _counted(folder, 8, look)
+        found = lock.is_handed_over(100.0 + look / 10, look * 10**8, 0.0)
+        assert found if 0 < look <= 20 else look < 30 or not found
+
+
 def test_nothing_is_known_of_a_thread_that_is_gone_or_never_was(tmp_path: Path) -> None:
     folder = tmp_path / "7"
     _counted(folder, 7, 5)

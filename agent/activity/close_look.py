@@ -35,6 +35,7 @@ from holdfast.agent.processes.proc_files import (
     parse_status,
     read,
 )  # fmt: skip
+from holdfast.base import log
 
 MOST_OPENED = 4
 """Descendants whose descriptors are."""
@@ -98,13 +99,16 @@ class CloseLook:
         if stat is None:
             return Sighting(now, looks=self._turn)
         children = self._host.descendants.of(self.pid, self._mark)
-        moved = self._look_at_children(now, children)
+        moved = {"children": self._look_at_children(now, children)}
         not_its_own = self._ras.fds("D" if "D" in self._states else stat.state)
-        moved |= self._look_at_descriptors(children, not_its_own)
-        moved |= self._look_at_sockets(now, not_its_own)
+        moved["descriptors"] = self._look_at_descriptors(children, not_its_own)
+        moved["sockets"] = self._look_at_sockets(now, not_its_own)
         thread, state = self._look_at_threads(stat, now)
         wait, channel, turns = self._wait(now, stat, state, children)
-        moved |= self._look_around(now, wait, channel, turns, children)
+        moved["surroundings"] = self._look_around(now, wait, channel, turns, children)
+        moved["Python"] = turns is not None and self._lock.is_handed_over(now, turns[0], self._others_ran)
+        if any(moved.values()):
+            log.debug("activity.moves", worker_pid=self.pid, by=", ".join(what for what, does in moved.items() if does))
         if wait.words == "a lock" and (others := self._others.words):
             wait = replace(wait, words=f"{wait.words} (other threads: {others})")
         if self._surroundings.ends:
@@ -125,7 +129,7 @@ class CloseLook:
             wait=wait,
             thread=thread,
             has_gpu=self._descriptors[self.pid].has_gpu,
-            moves=moved,
+            moves=any(moved.values()),
             looks=self._turn,
             ticks_cpu=ticks[0] / 1e9 if ticks else 0.0,
         )
@@ -143,10 +147,7 @@ class CloseLook:
         moved |= around.host(
             now, wait, channel, self._states, self._host.is_one, self._host.has_rdma, self._others.asks_host
         )
-        if turns is None:
-            return moved
-        moved |= around.attempts(now, wait, *turns)
-        return self._lock.is_handed_over(now, turns[0], self._others_ran) | moved
+        return moved if turns is None else around.attempts(now, wait, *turns) | moved
 
     def _said_of_ends(self) -> str:
         ends = self._surroundings.ends

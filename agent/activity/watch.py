@@ -127,6 +127,7 @@ class ActivityWatch:
         # CUDA spins while it waits: there the time of its own threads says nothing.
         is_known = self.seen is not None or now - self.started > _UNKNOWN_S
         if moved or (used and is_known and not self.has_gpu):
+            log.debug("activity.moves", worker_pid=self.pid, by="bytes, faults, children" if moved else "processor")
             self._moves.note(now)
 
     def take(self, seen: Sighting) -> None:
@@ -373,8 +374,7 @@ class Activities:
 
     def _last_move(self, sample: t.WorkerSample, now: float) -> float:
         ages = [age for age in (sample.still_age, sample.progress_age) if age == age]
-        worker = sample.job, sample.rank
-        first = self._seen_first.get(worker)
+        first = self._seen_first.get(worker := (sample.job, sample.rank))
         if first is None or first[0] != sample.pid:
             first = self._seen_first[worker] = (sample.pid, now)
         return now - min(ages) if ages else first[1]

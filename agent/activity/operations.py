@@ -141,6 +141,7 @@ class NcclOperations:
         # Two processes are not read at the same instant: a rank is behind only if it was so before and did not move.
         before.behind = "" if grown else _behind(counts, before.counts, status)
         before.counts = counts
+        log.debug("ras.counts", worker_pid=pid, communicators=len(counts), grown=grown, behind=before.behind)
 
     def _is_here(self, host: str) -> bool:
         if host not in self._own:

@@ -99,6 +99,8 @@ class Heartbeat:
                 sample = reader.sample(now_ns)
                 what = reader.path, reader.tick_thread, now_ns / 1e9, reader.events
                 samples.append(self.activities.attach(sample, *what))
+                if (activity := samples[-1].activity) is not None:
+                    log.debug("activity.seen", rank=sample.rank, activity=activity)
             except HoldfastError:
                 continue  # a worker that tears its own file down cannot be watched; its exit still is
             except Exception as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from holdfast.cli.local.cluster import LocalCluster
 Json = dict[str, Any]
 SCRIPT = Path(__file__).parent / "scripts" / "unmodified.py"
 FLAGS = ("--hang-floor", "3s")
+DEBUG = {"HOLDFAST_LOG_LEVEL": "debug"}
+NOTHING = ("=0.0", "=''", "=nan", "=False", "=0", "=None")
 
 
 def submit(cluster: LocalCluster, folder: Path, what: str, ranks: int, ras: int, limits: Json | None = None) -> None:
@@ -51,6 +55,31 @@ class Pauses:
         """The ends of what daemons and workers wrote."""
         found = sorted(self._cluster.state_dir.rglob("*.log")) + sorted(self._cluster.state_dir.rglob("*.err"))
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in found[:12])
+
+
+def evidence(cluster: LocalCluster, every_s: float = 0.5) -> None:
+    """What each agent saw of its workers at a standstill, in the order of time: needs HOLDFAST_LOG_LEVEL=debug."""
+    for path in sorted(cluster.state_dir.rglob("*.log")):
+        rows = [json.loads(line) for line in path.read_text(errors="replace").splitlines() if line.startswith("{")]
+        rows = [row for row in rows if str(row.get("event", "")).startswith(("activity.", "ras."))]
+        shown, last = 0, -1.0
+        for row in rows:
+            event = row.pop("event")
+            at = row.pop("at")
+            if event == "activity.seen":
+                if at - last < every_s:
+                    continue
+                last = at
+                parts = str(row["activity"]).removeprefix("Activity(").removesuffix(")").split(", ")
+                kept = " ".join(part for part in parts if not part.endswith(NOTHING))
+                row["activity"] = re.sub(r"(\.\d\d)\d+", r"\1", kept)
+            elif event == "activity.moves" and shown > 60:
+                continue
+            shown += 1
+            fields = {key: value for key, value in row.items() if key not in ("level", "pid")}
+            print(f"{path.name} {at % 1000:7.2f} {event} {fields}"[:420])
+            if shown > 120:
+                break
 
 
 def report(cluster: LocalCluster) -> list[Json]:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     print()
-    with LocalCluster(tmp_path / "state", nodes=2, controller_flags=jobs.FLAGS) as one:
+    with LocalCluster(tmp_path / "state", nodes=2, controller_flags=jobs.FLAGS, env=jobs.DEBUG) as one:
         yield one
 
 
@@ -46,21 +46,27 @@ def test_a_rank_that_is_killed_is_replaced(cluster: LocalCluster, folder: Path, 
     assert (incident["kind"], incident["culprit"]) == ("worker-killed", "rank1")
 
 
-@pytest.mark.parametrize(("what", "culprits"), [("lock", {"rank1"}), ("skip", {"rank1", "job"})])
+@pytest.mark.parametrize(("what", "culprits"), [("lock", {"rank1"}), ("skip", {"job"})])
 def test_a_hang_under_nccl_is_found(
     what: str, culprits: set[str], cluster: LocalCluster, folder: Path, free_port: int
 ) -> None:
     """ "lock": rank 1 does not come, rank 0 spins in CUDA's wait for a kernel that waits for it. "skip": rank 1 left
-    one all-reduce out and waits in the next, so that both spin."""
+    one all-reduce out and waits in the next, so that both spin: each has begun fewer than the other in one of two
+    communicators, so that no count says which of them is wrong."""
     jobs.submit(cluster, folder, what, 2, free_port, limits={"idle_limit": 4.0})
     pauses = jobs.Pauses(cluster)
     pauses.follow(lambda job: (folder / f"{what}.begun").exists(), folder)
     began = time.monotonic()
     pauses.follow(lambda job: job.get("pause") or acted_on(cluster.client.incidents()), folder, 20)
     print("ranks:", cluster.client.ranks())
-    pauses.follow(lambda job: acted_on(cluster.client.incidents()), folder, 30)
+    try:
+        pauses.follow(lambda job: acted_on(cluster.client.incidents()), folder, 30)
+    except AssertionError:
+        jobs.evidence(cluster)
+        raise
     print(f"found {time.monotonic() - began:.1f} s after it began")
     found = acted_on(jobs.report(cluster))[0]
     cluster.client.stop(0.0)
+    jobs.evidence(cluster)
     assert found["kind"] == "worker-hang", found["summary"]
     assert found["culprit"] in culprits, found["summary"]

@@ -5,12 +5,14 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.activity.nccl_ras import PATIENCE_S, Absent, RasMember, TooLong, ask, parse_json, parse_text
+from holdfast.agent.activity.operations import NcclOperations
 from holdfast.base.errors import ProtocolError, Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
 
@@ -80,6 +82,37 @@ def test_the_text_of_nvidias_documentation_is_understood() -> None:
         RasMember("0x27a079b828ff1a75", 2, "172.16.64.210", 483074, {"collective": 6649}),
     ]
     assert status.most == {("0x27a079b828ff1a75", "collective"): 6650}
+
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def test_the_answers_of_a_real_server_are_understood() -> None:
+    """NCCL 2.28.9, two ranks on an H200 that have begun two all-reduces each. As text it names no rank that differs."""
+    status = parse_json((RECORDED / "nccl-2.28.9-two-ranks.json").read_text())
+    counts = {"Broadcast": 0, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": 2}
+    name = "0x111c2b57bda95203"
+    assert status.members == [RasMember(name, rank, "127.0.0.1", 870 + rank, counts) for rank in (0, 1)]
+    assert status.most == {(name, kind): count for kind, count in counts.items()}
+    as_text = parse_text((RECORDED / "nccl-2.28.9-two-ranks.txt").read_text())
+    assert (as_text.members, as_text.most) == ([], {})
+
+
+def test_a_real_answer_with_one_that_lags_names_it() -> None:
+    """The recorded one, with one all-reduce fewer of rank 1 and with a rank that did not answer."""
+    whole = json.loads((RECORDED / "nccl-2.28.9-two-ranks.json").read_text())
+    (communicator,) = whole["communicators"]
+    communicator["ranks"][1]["collective_counts"]["AllReduce"] = 1
+    communicator["missing_ranks"] = [{"rank": 2, "host": "127.0.0.1", "pid": 872, "unresponsive": True}]
+    asked = NcclOperations(lambda address, as_text=False: parse_json(json.dumps(whole)))
+    asked.look([870, 871, 872])
+    asked.look([870, 871, 872])
+    assert [asked.behind(pid) for pid in (870, 871, 872)] == [
+        "",
+        "by NCCL's count it has begun 1 AllReduce operations as rank 1 of communicator 0x111c2b57bda95203, "
+        "and a peer 2",
+        "",
+    ]
 
 
 def test_where_no_server_listens_there_is_no_ras() -> None:

@@ -73,10 +73,12 @@ class NcclOperations:
         self.variable: Callable[[int, str], str] = lambda pid, name: ""
         """Of a worker's environment, as far as its starter knows it."""
 
-    def begin(self, pids: list[int], now: float) -> None:
-        """Ask about these processes in another thread, if there are any and it is time for it."""
-        if pids and now >= self._next_at and self._aside.is_free:
+    def begin(self, pids: list[int], now: float) -> bool:
+        """Ask about these processes in another thread, if there are any and it is time for it. Whether it was."""
+        is_time = bool(pids) and now >= self._next_at and self._aside.is_free
+        if is_time:
             self._aside.begin(lambda lane: self.look(pids))
+        return is_time
 
     def close(self) -> None:
         self._aside.close()

@@ -271,16 +271,16 @@ class Activities:
         self._host.workers = frozenset(watch.pid for watch in self._watches.values())
         self._host.leaders = frozenset(self.leaders())
         self._host.is_one = len(self._present) == 1
-        self._present = set()
-        now = self._clock()
+        self._present, now = set(), self._clock()
         if not self._is_primed and self._seen_first and self._aside.is_free:
             # On a host with thousands of processes the first look at them all would make the first verdict late.
             self._is_primed = True
             self._aside.begin(lambda lane: self._host.begin(now))
             return
         due = [w for worker, w in self._watches.items() if self._is_due(worker, w, now)]
-        # NCCL is asked about those that stand for longer than usual and have a GPU.
-        self.operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now)
+        # NCCL is asked when none is looked at: a connection that a worker accepts for it would be a new descriptor.
+        if self.operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now):
+            return
         if not due or now < self._not_before or not self._aside.is_free:
             return
         self._note_blocked()

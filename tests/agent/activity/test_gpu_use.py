@@ -214,6 +214,24 @@ def test_operations_that_it_begins_are_movement_and_one_that_lags_its_peers_is_n
     assert ras.heard.count("verbose status") < 20
 
 
+def test_no_close_look_begins_with_a_question_to_nccl(tmp_path: Path) -> None:
+    """Whoever answers opens a descriptor for it, which would be a movement."""
+    worker = Spinning(tmp_path)
+    begun: list[str] = []
+    worker.frames(20.0, until=lambda seen: seen.has_gpu)
+    for name, what in (("operations", "question"), ("_aside", "look")):
+        began = lambda *args, what=what: begun.append(what) or True  # noqa: E731
+        fake = type("Fake", (), {"is_free": True, "left": (), "begin": began, "close": lambda self: None})()
+        for own in ("grew_at", "behind", "forget"):
+            setattr(fake, own, lambda pid, own=own: math.nan if own == "grew_at" else "")
+        setattr(worker.activities, name, fake)
+    worker.frames(0.3)
+    assert set(begun) == {"question"}
+    worker.activities.operations.begin = lambda *args: False  # type: ignore[method-assign]
+    worker.frames(0.3)
+    assert "look" in begun
+
+
 def test_a_worker_without_a_gpu_costs_no_question(tmp_path: Path) -> None:
     with serve(FakeRas()) as ras:
         worker = Spinning(tmp_path, ras)

@@ -18,9 +18,11 @@ SIDE = $(BIN)/python .ci/side_by_side.py
 FAST_OTHERS = -m "not slow" $(BUSY:%=--ignore %)
 FAST_BUSY = -m "not slow" $(BUSY)
 FAST = $(SIDE) $(FAST_OTHERS) --beside $(FAST_BUSY)
-# What only computes fills what the fast ones, too, leave of the processors.
-ALL = $(SIDE) $(FAST_OTHERS) --then -m "slow and not aside and not calm" $(SLOW_HERE) \
-  --beside $(FAST_BUSY) --then -m "slow and calm" $(call SLOW_AND,calm) \
+CALM = $(call SLOW_AND,calm)
+# What waits runs beside the jobs, in two halves, and what only computes takes what they leave of the processors.
+ALL = $(SIDE) -m "slow and not aside and not calm" $(SLOW_HERE) \
+  --beside $(FAST_OTHERS) --then -m "slow and calm" $(filter tests/e2e/%,$(CALM)) \
+  --beside $(FAST_BUSY) --then -m "slow and calm" $(filter-out tests/e2e/%,$(CALM)) \
   --beside --idle -m "slow and aside" --timeout 900 $(call SLOW_AND,aside)
 
 # Tests start a thousand processes: without bytecode each would compile the sources anew.

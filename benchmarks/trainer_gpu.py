@@ -75,7 +75,9 @@ def measure(options: argparse.Namespace, changes: dict[str, object]) -> Measured
     mesh = join(config, launch, layout, choose_device(config, launch))
     is_gpu = mesh.device.type == "cuda"
     try:
+        begun = time.perf_counter()
         trainer = loop.Trainer(config, mesh, corpus)
+        built = time.perf_counter()
         if options.compile:
             for stage in trainer.stages:
                 for layer in stage.layers.values():
@@ -88,6 +90,8 @@ def measure(options: argparse.Namespace, changes: dict[str, object]) -> Measured
             if is_gpu:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - began)
+            if not step:
+                print(f"built in {built - begun:.1f} s, first step {seconds[0]:.1f} s", file=sys.stderr, flush=True)
         assert totals is not None
         meter = Meter(config, options.vocab, mesh.device, 1, ["none"])
         kept = seconds[options.warmup :]
@@ -164,6 +168,7 @@ def main() -> int:
         seconds[name], mfu[name] = step_s, found.mfu
         shares = ["n/a" if share is None else f"{share:.1%}" for share in (found.mfu, found.mfu_pairs)]
         rows.append([name, step_s, f"{tokens / step_s:.0f}", *shares, found.memory_gb, found.loss])
+        print(f"{name}: {step_s:.3f} s a step, MFU {shares[0]}", file=sys.stderr, flush=True)
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     result: Json = {"medians_mfu": {"holdfast": mfu}, "medians_s": {"holdfast": seconds}, "tokens": tokens}
     result |= {

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from holdfast.agent.forkserver.fork_from import VARIABLE
+from holdfast.trainer.determinism import fix_products
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
 from tests.fork_source import fork_source
 
@@ -19,6 +20,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     # Before torch and numpy are imported, here and in processes that tests start. Tensors of tests are small, and other
     # runs have the processors too: threads that spin until their peers come took three quarters of the time.
     os.environ.setdefault(name, "1")
+fix_products()  # before the first product: tests compare bits of this process with those of the trainer's
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Under `nohup`, or `&` in a script: what tests start would ignore Ctrl-C as well, and never end.

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.plain import one_line, plain
 from holdfast.base.service import gc_paused
+from holdfast.trainer.determinism import fix_products
 from holdfast.trainer.run.preflight import check_job
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
@@ -202,6 +203,7 @@ def _do_instead(config: Config, wanted: Instead) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Train; 0 when all steps are done, 1 when training failed, 2 when the input was wrong, NOT_STORED."""
+    fix_products()  # in a forked process, too: its environment is the job's, and its fork server may not have computed
     try:
         config, instead = parse_all(sys.argv[1:] if argv is None else argv)
         if instead is not None:

@@ -11,6 +11,8 @@ import importlib
 import importlib.metadata
 import os
 
+from holdfast.trainer.determinism import fix_products
+
 # Read once, when numpy and torch are loaded: a pool of compute threads would not survive the fork, and
 # ranks on one host have a core or less each.
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -45,6 +47,7 @@ def preload() -> None:
     """
     for variable in _ONE_THREAD:
         os.environ.setdefault(variable, "1")
+    fix_products()
     for name in _MODULES:
         importlib.import_module(name)
     for name in _OPTIONAL:

@@ -8,6 +8,7 @@ the copy is a side stream's and the slots are pinned; on a CPU it is one thread'
 from __future__ import annotations
 
 import ctypes
+import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.base.cores import cores_of_rank
 from holdfast.checkpoint.errors import SnapshotRefused
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Snapshot
 from holdfast.checkpoint.worker.torch_state import DTYPES
+
+_SUMMING = 4
+"""Threads for checksums, where there are cores. One reads 7 GB/s where a GPU copies 55: with one, a snapshot of 6 GB
+takes longer than a step of 0.8 s."""
 
 _SHORT_S = 0.2
 """A preparation that takes no longer is simply waited for."""
@@ -49,8 +55,11 @@ class Snapshotter:
         self.arena, self.device = arena, device
         self._targets = [self._tensors(slot) for slot in range(arena.slots)]
         self._stream: torch.cuda.Stream | None = None
+        # On a CPU the cores compute.
+        self._threads = 1
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
+            self._threads = min(_SUMMING, cores_of_rank(os.environ))
         self._pinned: list[int] = []
         """Addresses of slots that are registered with the GPU's driver."""
         self._ready, self._closing = threading.Event(), threading.Event()
@@ -125,7 +134,7 @@ class Snapshotter:
             try:
                 self._copy(task)
                 task.copied.set()
-                sums = checksums(self.arena.memory(task.slot))
+                sums = checksums(self.arena.memory(task.slot), self._threads)
                 task.made = self.arena.commit(task.slot, task.step, task.generation, task.values, sums)
             except BaseException as error:  # whatever it is, it is the training thread's to raise
                 task.error = error

@@ -5,6 +5,7 @@ answered that they are gone, or is lost (its workers cannot join: each generatio
 agent that comes back is asked to end them first).
 """
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
@@ -56,7 +57,9 @@ class Lifecycle:
     missing: str = ""
     pending_diagnosis: str | None = None  # the node that is tested before the next generation starts
     pending_since: float = 0.0
-    not_before: float = 0.0  # mono at which the next generation may start: the ones before made no progress
+    # Mono at which the next generation may start: the ones before made no progress. That clock may begin below 0: the
+    # simulated past of a machine that has booted since.
+    not_before: float = -math.inf
     dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
     taken: list[str] = field(default_factory=list)  # and those that it has in addition
     unreported: set[str] = field(default_factory=set)  # after a controller restart: nodes with an unknown launch

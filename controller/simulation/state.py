@@ -55,7 +55,7 @@ class SimulationState:
         self.crash_armed = False
         self.away = False
         """Is the controller dead?"""
-        self.alert_until = 0.0
+        self.alert_until = self.now
         self.next_tick = self.next_beat = self.now
         self.life: SimulatedGeneration | None = None
         self.delivered = -1

@@ -23,6 +23,7 @@ import xxhash
 
 from holdfast.base.errors import HoldfastError
 from holdfast.base.service import follow_parent, report
+from holdfast.trainer.determinism import fix_products
 from holdfast.trainer.embeddings.batch import Batch
 from holdfast.trainer.embeddings.cache import RowCache, spread
 from holdfast.trainer.embeddings.model import Dlrm, descend, gradients
@@ -185,6 +186,7 @@ def digest(model: Dlrm) -> int:
 
 def main() -> int:
     """Train all steps. HoldfastError when a server, the cacher or another trainer is gone."""
+    fix_products()
     run, rank = Run.read(Path(sys.argv[1])), int(sys.argv[2])
     torch.set_num_threads(1)  # sums over several threads have no fixed order, and trainers share the processors
     if run.trainers > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from math import gcd
 
@@ -209,7 +210,15 @@ class ModelStage(nn.Module):
             self.positions = Positions(config.data.seq_len, model, make, site)
         self.dropout = Dropout(model.dropout, "embed", moment, site.split)
         kind = ParallelBlock if model.block == "parallel" else SerialBlock
-        self.layers = nn.ModuleDict({str(i): kind(f"layers.{i}", model, site, make, moment) for i in layers})
+
+        def layer(number: int) -> tuple[str, nn.Module]:
+            return str(number), kind(f"layers.{number}", model, site, make, moment)
+
+        if make.at_once == 1:  # in this thread, whose torch modes others do not have
+            self.layers = nn.ModuleDict(map(layer, layers))
+        else:
+            with ThreadPoolExecutor(make.at_once, "layers") as pool:
+                self.layers = nn.ModuleDict(pool.map(layer, layers))
         self.recompute = _alike(recompute_of(config.train.recompute, index), len(layers))
         """What each layer recomputes of a micro-batch: none, selective or full."""
         self.without_way_back: Callable[[], int] = lambda: 0

@@ -92,6 +92,8 @@ class Parameters:
     device: torch.device
     dtype: torch.dtype = torch.float32
     """Of the parameters; values are drawn in float32 whatever it is."""
+    at_once: int = 1
+    """Layers whose values are drawn at the same time, a thread each."""
 
     def normal(self, name: str, shape: tuple[int, ...], std: float, shard: int | None = None) -> nn.Parameter:
         """A parameter of normal values; split along dimension `shard` over tp, None: the same on all."""

@@ -1,7 +1,8 @@
 """A module as a list of operations, without computing anything: `torch.export` on fake tensors.
 
 Operations are those that the module itself would call, so a graph of them computes what the module does, bit for bit,
-with the same way back.
+with the same way back. Unless the module asks for others when it is exported, as transformers' Llama: keys and values
+of grouped heads are repeated before attention, and their gradients are summed outside its kernel.
 """
 
 from __future__ import annotations

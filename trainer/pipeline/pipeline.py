@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.agent import probe
+from holdfast.base.cores import cores_of_rank
 from holdfast.plan.plan import Order, Plan
 from holdfast.plan.schedules.axonn import axonn, default_limit
 from holdfast.plan.schedules.table import SCHEDULES
@@ -34,6 +36,10 @@ from holdfast.trainer.pipeline.transfers import POSTED_AHEAD
 from holdfast.trainer.settings.checks import STAGE_AWARE, recompute_of
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import TrainerLayout
+from holdfast.trainer.settings.shape import shape_of
+
+_DRAWN_BYTES = 8 << 30
+"""Of the host's memory, for values that are being drawn."""
 
 
 def computations_of(config: Config, layout: TrainerLayout) -> list[Order]:
@@ -84,7 +90,8 @@ def build_stages(
     if own is not None:
         return [_own_stage(own, index, moment, config, mesh) for index in layout.stages_of(mesh.pp_rank)]
     device = torch.device("cpu") if config.memory.policy == "chunks" else mesh.device
-    make = Parameters(config.train.seed, mesh.tp, device, DTYPES[config.train.dtype])
+    at_once = layers_at_once(config, mesh.device, cores_of_rank(os.environ), vocab)
+    make = Parameters(config.train.seed, mesh.tp, device, DTYPES[config.train.dtype], at_once)
     stages: list[AnyStage] = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
@@ -96,6 +103,15 @@ def build_stages(
         share(stage, config, mesh)
         stages.append(stage)
     return stages
+
+
+def layers_at_once(config: Config, device: torch.device, cores: int, vocab: int) -> int:
+    """How many layers to draw at the same time: a core draws 1.6 * 10**8 values a second, 20 s for a GPU's share of a
+    large model. Ranks on CPUs have no cores to spare; and what is drawn is whole, and in float32, before it is cut."""
+    if device.type == "cpu":
+        return 1
+    whole = 4 * shape_of(config.model, vocab, config.data.seq_len).layer_parameters
+    return max(1, min(cores, _DRAWN_BYTES // whole))
 
 
 def build_executor(

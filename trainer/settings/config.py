@@ -289,7 +289,7 @@ class TrainConfig:
     """Steps between log lines; 0: none."""
     deterministic: bool = True
     """On a GPU, use deterministic algorithms only; slower, and an error if there is none. CPU algorithms are always
-    deterministic."""
+    deterministic: `MKL_CBWR=AUTO` is set unless the environment has a value."""
     gc_every: int = 50
     """Steps between runs of the garbage collector, at the same step on all ranks; 0: Python decides."""
     metrics_path: str = ""

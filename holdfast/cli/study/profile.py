@@ -71,12 +71,14 @@ def _measure(config: Any, tps: list[int], ranks: int, repeats: int, out: Path) -
     import torch
 
     from holdfast.planner.cost.measured import Profile, write
+    from holdfast.trainer.determinism import fix_products
     from holdfast.trainer.mesh.mesh import only_deterministic
     from holdfast.trainer.profile import layers, links
     from holdfast.trainer.settings.layout import vocab_of
     from holdfast.trainer.settings.shape import shape_of
 
     layers.check(config, tps)
+    fix_products()  # as in training: the kernels that are timed are those that it uses
     is_gpu = torch.cuda.device_count() > 0 and config.parallel.device != "cpu"
     if is_gpu and ranks > torch.cuda.device_count():
         raise UsageError(

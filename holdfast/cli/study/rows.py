@@ -26,8 +26,10 @@ def rows(
     require("trainer,planner", "torch", "scipy")
     import torch
 
+    from holdfast.trainer.determinism import fix_products
     from holdfast.trainer.rows.table import TECHNIQUES
 
+    fix_products()
     torch.set_num_threads(1)  # tensors this small are slower on more
     for id in ids or ():
         if id not in TECHNIQUES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,15 @@ def test_a_stream_has_the_sums_of_its_whole(sizes: list[int]) -> None:
     summed = Summed(pieces)
     assert b"".join(summed) == content
     assert (summed.num_bytes, summed.sums()) == (len(content), checksums(content))
+
+
+@pytest.mark.parametrize("length", [0, 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 1, 7 * CHUNK_BYTES])
+@pytest.mark.parametrize("threads", [2, 4, 16])
+def test_threads_find_the_same_sums_in_the_same_order(length: int, threads: int) -> None:
+    content = random.Random(length).randbytes(length)
+    sums = checksums(content, threads)
+    assert sums == checksums(content)
+    assert len(sums) == len(set(sums)) == -(-length // CHUNK_BYTES)
 
 
 def test_it_is_json() -> None:

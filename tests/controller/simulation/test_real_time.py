@@ -11,9 +11,11 @@ import pytest
 from benchmarks.simulated_spans import Job
 from holdfast.controller.pretended import Pretended, pretend, serving_pretended
 from holdfast.controller.simulation import made_frames
-from holdfast.controller.simulation.faults import How
-from holdfast.controller.simulation.hosts import ClusterShape
+from holdfast.controller.simulation.breaks import Breaks
+from holdfast.controller.simulation.faults import How, SimulatedFault
+from holdfast.controller.simulation.hosts import WALL, ClusterShape
 from holdfast.controller.simulation.real_time import PretendedJob
+from holdfast.controller.simulation.world import World
 from holdfast.controller.state.model import Options
 
 MICRO_BATCHES = 4
@@ -45,6 +47,29 @@ def test_there_is_a_past_and_it_ends_now(tmp_path: Path) -> None:
     rows = brain.c.ledger.sorted_rows()
     assert rows[0].loss > rows[-1].loss + 1, "the loss falls"
     one.shell.journal.close()
+
+
+def test_a_past_from_before_the_machine_booted_is_as_any_other() -> None:
+    """The clock that a controller measures with counts from the boot: what lies before has times below 0."""
+
+    def past(begin: float) -> tuple[int, int, list[list[float | str]]]:
+        shape = ClusterShape(nodes=3, gpus=8, step=2.0, spares=1)
+        world = World(shape, 1, PATIENT, begin, WALL - begin, max_steps=1_000_000)
+        breaks = Breaks(world)
+        for number, how in enumerate((How.CRASH, How.HANG, How.NAN, How.DEAD)):
+            at = 100.0 + 200.0 * number
+            world.later(at, breaks.strike, SimulatedFault(at, how.value, how, 0.3, 7 + number))
+        world.run(begin + 1200.0)
+        brain = world.job_brain
+        assert brain is not None
+        last = brain.c.ledger.last
+        assert last is not None
+        stops = [[*(round(at - begin, 3) for at in times), kind] for *times, kind in world.stops]
+        return last.step, brain.c.job.generation, stops
+
+    one = past(1024.0)
+    assert len(one[2]) >= 3, "the faults stop training"
+    assert past(-600.0) == past(-4096.0) == one
 
 
 async def until(what: Any, seconds: float) -> Any:

@@ -19,6 +19,7 @@ from holdfast.trainer.__main__ import parse
 from holdfast.trainer.model.attention import allowed, attend, rotations
 from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import Parameters
+from holdfast.trainer.pipeline.pipeline import layers_at_once
 
 
 @pytest.fixture
@@ -34,6 +35,29 @@ def stage(alone: Any, *settings: str) -> ModelStage:
     config = parse([word for setting in settings for word in ("--set", setting)])
     make = Parameters(0, alone, torch.device("cpu"), torch.float64)
     return ModelStage(config, 0, range(config.model.layers), 256, make, Moment(0))
+
+
+@pytest.mark.parametrize("block", ["serial", "parallel"])
+def test_layers_that_are_drawn_at_the_same_time_have_the_same_values_in_the_same_order(alone: Any, block: str) -> None:
+    config = parse(["--set", "model.layers=7", "--set", f"model.block={block}"])
+    stages = [
+        ModelStage(config, 1, range(2, 7), 256, Parameters(3, alone, torch.device("cpu"), at_once=count), Moment(0))
+        for count in (1, 3)
+    ]
+    one, other = (list(stage.named_parameters()) for stage in stages)
+    assert [name for name, _ in one] == [name for name, _ in other]
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(one, other, strict=True))
+
+
+def test_as_many_layers_are_drawn_at_once_as_cores_and_memory_allow() -> None:
+    large = parse(["--set", "model.d_model=4096", "--set", "model.heads=32", "--set", "model.layers=10"])
+    gpu = torch.device("cuda", 0)
+    assert layers_at_once(large, gpu, 4, 32000) == 4
+    most = layers_at_once(large, gpu, 1000, 32000)
+    assert 4 < most < 20, "8 GiB hold so many of 12 * 4096 ** 2 values"
+    huge = parse(["--set", "model.d_model=20480", "--set", "model.heads=128", "--set", "model.layers=105"])
+    assert layers_at_once(huge, gpu, 1000, 32000) == 1
+    assert layers_at_once(large, torch.device("cpu"), 1000, 32000) == 1
 
 
 @pytest.mark.parametrize("mlp", ["gelu", "swiglu"])

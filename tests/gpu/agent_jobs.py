@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,11 @@ class Pauses:
 def evidence(cluster: LocalCluster, every_s: float = 0.5) -> None:
     """What each agent saw of its workers at a standstill, in the order of time: needs HOLDFAST_LOG_LEVEL=debug."""
     for path in sorted(cluster.state_dir.rglob("*.log")):
-        rows = [json.loads(line) for line in path.read_text(errors="replace").splitlines() if line.startswith("{")]
-        rows = [row for row in rows if str(row.get("event", "")).startswith(("activity.", "ras."))]
+        rows: list[Json] = []
+        for line in path.read_text(errors="replace").splitlines():
+            if '"event": "activity.' in line or '"event": "ras.' in line:
+                with suppress(ValueError):  # a line that is not yet whole
+                    rows.append(json.loads(line))
         shown, last = 0, -1.0
         for row in rows:
             event = row.pop("event")

@@ -237,6 +237,27 @@ def test_where_no_rank_is_in_an_operation_those_are_missed_whose_gpus_wait_for_n
     assert judge(waiting) is None
 
 
+def test_hosts_that_only_spin_are_taken_for_peers_by_a_guess() -> None:
+    spinning = [WaitState(r, spins=True) for r in (0, 1)]
+    found = judge([*spinning, WaitState(2), WaitState(3)])
+    assert found is not None
+    assert (found.reason, found.suspects, found.is_guess) == (Reason.OUTSIDE, (2, 3), True)
+    assert judge([*spinning, *(WaitState(r) for r in (2, 3, 4))]) is None  # most do something else
+    assert judge(spinning) is None
+    sure = judge([*(WaitState(r, waits_for_gpu=True) for r in (0, 1)), WaitState(2), WaitState(3), WaitState(4)])
+    assert sure is not None
+    assert (sure.suspects, sure.is_guess) == ((2, 3, 4), False)
+
+
+def test_one_behind_by_nccls_count_is_named_by_a_guess_where_all_wait_for_their_gpus() -> None:
+    for how in ({"spins": True}, {"waits_for_gpu": True}):
+        found = judge([WaitState(r, is_behind=r == 1, **how) for r in (0, 1, 2)])
+        assert found is not None
+        assert (found.suspects, found.is_guess) == ((1,), True)
+        assert found.text == "rank 1 began fewer operations than 2 peers, by NCCL's count, and all wait for their GPUs"
+        assert judge([WaitState(r, is_behind=True, **how) for r in (0, 1)]) is None
+
+
 def test_one_in_a_pass_with_operations_of_its_own_is_named_when_others_miss_it() -> None:
     loose = WaitState(2, operation="ddp:backward", others=(0, 1, 2, 3), begun={WORLD: 4})
     found = judge([*(state(r, WORLD, 4) for r in (0, 1, 3)), loose])

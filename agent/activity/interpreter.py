@@ -13,8 +13,8 @@ COMPUTES, HANDS_OVER = 0.08, 2.0
 """Share of a core, and times a second, from which the main thread is taken for one that computes in Python."""
 WINDOW_S, SHORT_S = 1.0, 0.5
 """Seconds over which both are counted, and below which one hand-over is enough. In the 0.1 s between two looks a single
-wait would read as ten a second: a driver's lock, or the probe's thread awake twice. On a GPU, two ranks in
-cudaDeviceSynchronize were seen to compute in Python five times in 0.8 s."""
+wait would read as ten a second: a driver's lock, or the probe's thread awake twice. Two ranks in cudaDeviceSynchronize
+moved five times in 0.8 s on a GPU while looks were that close, and never in the 4 s with one look a second."""
 _MOST_WAITS = 160.0
 """Of the probe's thread a second. It waits in pieces of 5 ms: above this it does not get the lock twice a second, and
 whoever holds it may do anything."""

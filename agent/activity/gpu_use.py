@@ -23,7 +23,7 @@ NVLINK_WORKS = 50e6
 PCIE_WORKS = 2e9
 """Bytes a second over PCIe from which it works, both directions. A kernel of NCCL that waits for the network, or for
 a GPU without NVLink, polls flags in host memory: one waiting rank with few channels moved 122 MB/s on an H200 (idle:
-1), an estimated 30 to 60 a channel, and NCCL has up to 32 channels by default. Copies moved 61 to 66 GB/s there, and are
+1), an estimated 30 to 60 a channel, and NCCL has up to 32 channels by default. Copies moved 61 to 66 GB/s there and are
 above 10 on a PCIe of the third generation. What moves less is judged by its power."""
 FORGET_S = 10.0
 """Seconds for which an answer holds when no newer one comes."""

@@ -215,10 +215,10 @@ class ModelStage(nn.Module):
             return str(number), kind(f"layers.{number}", model, site, make, moment)
 
         if make.at_once == 1:  # in this thread, whose torch modes others do not have
-            self.layers = nn.ModuleDict(map(layer, layers))
+            self.layers = nn.ModuleDict(dict(map(layer, layers)))
         else:
             with ThreadPoolExecutor(make.at_once, "layers") as pool:
-                self.layers = nn.ModuleDict(pool.map(layer, layers))
+                self.layers = nn.ModuleDict(dict(pool.map(layer, layers)))
         self.recompute = _alike(recompute_of(config.train.recompute, index), len(layers))
         """What each layer recomputes of a micro-batch: none, selective or full."""
         self.without_way_back: Callable[[], int] = lambda: 0

@@ -11,7 +11,7 @@ from tests.gpu.conftest import Start
 from tests.gpu.driven import driven
 from tests.gpu.jobs import Row, apart, merged, settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
 
 DEADLINE_S = 60.0
 MODEL: dict[str, object] = {
@@ -31,6 +31,9 @@ SHARED: dict[str, dict[str, object]] = {
     "dp2 zero 1": {"parallel__zero": 1},
     "dp2 zero 3": {"parallel__zero": 3},
 }
+TORCHS = "dp2 zero 3 as torch orders it"
+"""Sums of gradients in the stream that FSDP2 chooses, which may read memory that is somebody else's by then. Whether it
+fails is a matter of time."""
 HOST: dict[str, dict[str, object]] = {
     "whole": {},
     "fills nothing": {},
@@ -42,6 +45,7 @@ HOST: dict[str, dict[str, object]] = {
     },
     "one micro-batch": {"train__micro_batches": 1},
     "chunks": {"train__micro_batches": 1, "memory__policy": "chunks", "memory__device_bytes": 2_400_000_000},
+    "chunks that fit": {"train__micro_batches": 1, "memory__policy": "chunks", "memory__device_bytes": 8_000_000_000},
 }  # fmt: skip
 
 
@@ -53,10 +57,16 @@ def test_expected_memory_beside_the_allocators_peak(start: Start, tmp_path: Path
         return {"name": name, "argv": settings(tmp_path, **merged(MODEL, path, changes))}
 
     jobs = [(1, [run(*case)]) for case in EXPECTED.items()] + [(2, [run(*case)]) for case in SHARED.items()]
+    jobs[-1][1].append({**run(TORCHS, SHARED["dp2 zero 3"]), "fine_sum": "torch"})
     problems = []
+    losses: dict[str, list[float]] = {}
     print()
     for row in driven(start, tmp_path, jobs, DEADLINE_S, silent_s=45):
         name, path = row["name"], tmp_path / f"{row['name']}.json"
+        if name == TORCHS:
+            print(f"{name}: {row.get('losses', row.get('error'))}", flush=True)
+            continue
+        losses[name] = row.get("losses", [])
         if "error" in row or not path.exists() or not path.read_text():
             problems.append(f"{name}: {row.get('error', 'no report')}")
             print(f"FAILED {problems[-1]}", flush=True)
@@ -71,6 +81,11 @@ def test_expected_memory_beside_the_allocators_peak(start: Start, tmp_path: Path
             own = rank["measured"].get(kind, 0)
             if value or own:
                 print(f"    {kind:12} {value / 1e6:8.1f} {own / 1e6:8.1f}", flush=True)
+    for name in SHARED:
+        far = apart(losses[name], losses["plain"])
+        print(f"{name}: losses within {far:.1e} of one replica's")
+        if not far < 3e-2:
+            problems.append(f"{name}: losses {losses[name]}, one replica has {losses['plain']}")
     assert not problems, "\n".join(problems)
 
 
@@ -84,7 +99,7 @@ def test_host_memory_changes_no_loss_and_takes_less_of_the_device(start: Start, 
     problems = []
     peak: dict[str, int] = {}
     print()
-    for row in driven(start, tmp_path, [(1, runs[:-1]), (1, runs[-1:])], DEADLINE_S):
+    for row in driven(start, tmp_path, [(1, runs[:-2]), (1, runs[-2:-1]), (1, runs[-1:])], DEADLINE_S):
         name = row["name"]
         found[name] = row
         if "error" in row:
@@ -100,6 +115,9 @@ def test_host_memory_changes_no_loss_and_takes_less_of_the_device(start: Start, 
         assert found[name]["losses"] == whole["losses"], name
         assert name == "fills nothing" or peak[name] < peak["whole"], name
     # Some chunks are updated on the host, which rounds otherwise than the device.
+    far = apart(found["chunks that fit"]["losses"], found["one micro-batch"]["losses"])
+    print(f"chunks that fit are within {far:.1e} of whole tensors")
+    assert far == 0
     far = apart(found["chunks"]["losses"], found["one micro-batch"]["losses"])
     print(f"chunks are within {far:.1e} of whole tensors")
     assert far < 1e-2

@@ -3,8 +3,9 @@
 python trainer_runs.py RUNS.json
 
 RUNS.json: a list of {"name", "argv", "port"}, and if wanted "dies_at": the step before which the process kills itself,
-and "fill": whether torch fills new memory with deterministic algorithms. A run that fails ends those behind it where
-peers wait for this rank. On SIGUSR2 it prints all stacks, and the last messages between stages that it has posted.
+"fill": whether torch fills new memory with deterministic algorithms, and "fine_sum": "torch" for sums of gradients in
+the stream that FSDP2 chooses. A run that fails ends those behind it where peers wait for this rank. On SIGUSR2 it
+prints all stacks, and the last messages between stages that it has posted.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def main() -> None:
     import torch
 
     from holdfast.trainer.__main__ import parse
+    from holdfast.trainer.optim.replicas import FineSum
     from holdfast.trainer.run import loop
-    from holdfast.trainer.settings.errors import ConfigError
+    from holdfast.trainer.settings.errors import ConfigError, NonFiniteLoss
     from holdfast.trainer.settings.launch import from_environment
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -46,11 +48,16 @@ def main() -> None:
         if number == run.get("dies_at"):
             os.kill(os.getpid(), signal.SIGKILL)
         begun = time.perf_counter()
-        totals = step(self, number)
+        try:
+            totals = step(self, number)
+        except NonFiniteLoss:
+            _print_bad_gradients(self)
+            raise
         seconds.append(time.perf_counter() - begun)  # the loss is on the host: the device is done
         return totals
 
     loop.Trainer.step = timed  # type: ignore[method-assign]
+    in_order = FineSum.in_order
     _note_messages()
     for run in json.loads(Path(sys.argv[1]).read_text()):
         name, begun = run["name"], time.perf_counter()
@@ -63,6 +70,7 @@ def main() -> None:
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         torch.utils.deterministic.fill_uninitialized_memory = run.get("fill", True)  # type: ignore[attr-defined]
+        FineSum.in_order = _nothing if run.get("fine_sum") == "torch" else in_order  # type: ignore[method-assign]
         os.environ["MASTER_PORT"] = str(run["port"])
         found: dict[str, Any] = {"name": name}
         try:
@@ -82,6 +90,25 @@ def main() -> None:
             print("posted:", ", ".join(_posted), flush=True)
             os._exit(1)  # its peers wait in a collective
         torch.use_deterministic_algorithms(False)
+
+
+def _nothing(*args: object) -> None:
+    pass
+
+
+def _print_bad_gradients(trainer: Any) -> None:
+    """What is not finite, and where in its tensor."""
+    import torch
+
+    for stage in trainer.stages:
+        for name, parameter in stage.named_parameters():
+            grad = parameter.grad
+            local = grad.to_local() if hasattr(grad, "to_local") else grad
+            if local is None or not local.numel():
+                continue
+            places = (~torch.isfinite(local.flatten())).nonzero().flatten()
+            if len(places):
+                print(f"not finite: {len(places)} of {local.numel()} of {name}, {int(places[0])} to {int(places[-1])}")
 
 
 def _show() -> None:

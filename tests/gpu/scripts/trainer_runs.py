@@ -20,6 +20,8 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,7 +38,7 @@ def main() -> None:
     from holdfast.trainer.__main__ import parse
     from holdfast.trainer.optim.replicas import FineSum
     from holdfast.trainer.run import loop
-    from holdfast.trainer.settings.errors import ConfigError, NonFiniteLoss
+    from holdfast.trainer.settings.errors import ConfigError
     from holdfast.trainer.settings.launch import from_environment
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -48,11 +50,8 @@ def main() -> None:
         if number == run.get("dies_at"):
             os.kill(os.getpid(), signal.SIGKILL)
         begun = time.perf_counter()
-        try:
+        with _naming_bad_gradients(self.optimizer):
             totals = step(self, number)
-        except NonFiniteLoss:
-            _print_bad_gradients(self)
-            raise
         seconds.append(time.perf_counter() - begun)  # the loss is on the host: the device is done
         return totals
 
@@ -96,19 +95,30 @@ def _nothing(*args: object) -> None:
     pass
 
 
-def _print_bad_gradients(trainer: Any) -> None:
-    """What is not finite, and where in its tensor."""
-    import torch
+@contextmanager
+def _naming_bad_gradients(optimizer: Any) -> Iterator[None]:
+    """Print where gradients are not finite that end a run. The optimizer drops them before that."""
+    from holdfast.trainer.settings.errors import NonFiniteLoss
 
-    for stage in trainer.stages:
-        for name, parameter in stage.named_parameters():
-            grad = parameter.grad
-            local = grad.to_local() if hasattr(grad, "to_local") else grad
-            if local is None or not local.numel():
-                continue
-            places = (~torch.isfinite(local.flatten())).nonzero().flatten()
+    held, drop = [], optimizer.drop
+
+    def dropping() -> None:
+        held.extend((piece.name, piece.shard.grad) for piece in optimizer.all)
+        drop()
+
+    optimizer.drop = dropping
+    try:
+        yield
+    except NonFiniteLoss:
+        for name, grad in held:
+            places = (~grad.isfinite().flatten()).nonzero().flatten()
             if len(places):
-                print(f"not finite: {len(places)} of {local.numel()} of {name}, {int(places[0])} to {int(places[-1])}")
+                at = f"{int(places[0])} to {int(places[-1])}"
+                print(f"not finite: {len(places)} of {grad.numel()} of {name}, {at}", flush=True)
+        raise
+    finally:
+        held.clear()
+        del optimizer.drop
 
 
 def _show() -> None:

@@ -278,7 +278,7 @@ def run(config: Config, launch: Launch) -> Outcome:
             trainer.turns.close()
         if manager is not None:
             manager.close(finished)
-        leave(mesh.store, done)
+        leave(mesh.store, done, "" if finished else mesh.device.type)
 
 
 def _train(

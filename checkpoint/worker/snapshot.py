@@ -23,6 +23,7 @@ from holdfast.checkpoint.errors import SnapshotRefused
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Snapshot
+from holdfast.checkpoint.worker import page_lock
 from holdfast.checkpoint.worker.torch_state import DTYPES
 
 _SUMMING = 4
@@ -174,18 +175,15 @@ class Snapshotter:
     def _pin(self) -> None:
         """Lock the slots' pages for the GPU's copy engine."""
         torch.cuda.set_device(self.device)  # of this thread
-        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
         for slot in range(self.arena.slots):
             memory = self.arena.memory(slot)
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-            code = runtime.cudaHostRegister(address, len(memory), 0)
-            if int(code) != 0:
+            if code := page_lock.lock(address, len(memory)):
                 self._unpin()
-                raise SnapshotRefused(f"the GPU driver would not pin {len(memory) / 1e6:.1f} MB: error {int(code)}")
+                raise SnapshotRefused(f"the GPU driver would not pin {len(memory) / 1e6:.1f} MB: error {code}")
             self._pinned.append(address)
 
     def _unpin(self) -> None:
-        """The driver holds pages that are registered even when they are no longer mapped."""
         pinned, self._pinned = self._pinned, []
         for address in pinned:
-            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]  # torch's
+            page_lock.unlock(address)

@@ -28,6 +28,7 @@ def test_a_snapshot_has_the_bytes_of_its_moment(start: Start) -> None:
           f"begin takes {found['begin_us']:.0f} us, {found['begin_most_us']:.0f} at most; "
           f"two slots prepared and pinned in {found['prepare_s']:.2f} s; "
           f"two ranges of one page: {found['two_ranges_of_a_page']}")  # fmt: skip
+    assert not found["behind_an_error"], "a refused page is torch's next error"
     assert found["wrong"] == 0
     assert found["wrong_without_start"] > 0, "this test could not see a copy that begins too early"
     assert all(found["registered_before_close"]), "slots are not pinned"

@@ -298,12 +298,14 @@ def everyone() -> dist.ProcessGroup:
     return group
 
 
-def leave(store: Store | None = None, done: bool = False) -> None:
+def leave(store: Store | None = None, done: bool = False, failed_on: str = "") -> None:
     """Destroy the process groups, and close the store of the rendezvous. Safe to call when there are none.
 
-    `done`: all ranks have come to their end, and none will meet here again.
+    `done`: all ranks have come to their end, and none will meet here again. `failed_on`: the type of device on which
+    this rank has failed. NCCL first completes what was begun (PyTorch pull request 141510), which peers may never do:
+    the rank's error would be lost, and it would end at the watchdog's timeout. Its process ends anyway.
     """
-    if dist.is_initialized():
+    if dist.is_initialized() and not (failed_on == "cuda" and dist.get_world_size() > 1):
         with warnings.catch_warnings():
             # A group torn down after a peer died complains; the death itself has been reported.
             warnings.simplefilter("ignore")

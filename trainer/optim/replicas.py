@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -72,6 +73,11 @@ class FineSum:
     """Adds up a unit's bfloat16 gradients of several micro-batches in float32, and hands on the rounded sum.
 
     FSDP2 reduces each in float32 but keeps and adds what it rounded. It calls this with what was reduced.
+
+    By itself it does so in its stream for all-reduces, and holds the memory no longer than the host takes. The stream
+    for reduce-scatters may then write the next unit's over it before this has read it: NaN with deterministic
+    algorithms, by which torch fills new memory (PyTorch pull request 180889 has the same without a hook). `in_order`
+    has it all in one stream.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -86,6 +92,12 @@ class FineSum:
             reduced.copy_(self.sum.add_(reduced))
         for parameter in self._parameters:
             parameter.grad = None
+
+    @staticmethod
+    def in_order(group: Any) -> None:
+        """Have FSDP's group of parameters, once it has its streams, call its hook in the one that takes the memory."""
+        if isinstance(group._all_reduce_hook, FineSum):
+            group._all_reduce_hook_stream = group.comm_ctx.reduce_scatter_stream
 
 
 def _talk_over_gloo(shard: FSDPModule, in_hooks: bool) -> None:

@@ -82,6 +82,7 @@ class SharedState:
         self._gathering: tuple[Action, list[UnshardHandle]] | None = None
         self._is_held_back = False
         self._is_reducing = False
+        self._is_in_order = False
         self._beside: list[Beside] = []
         if sharing.group.size() > 1 and not isinstance(module, FSDPModule):
             fewest = 1 if sharing.crowded else FEWEST
@@ -124,6 +125,7 @@ class SharedState:
     @contextmanager
     def backward(self, is_last: bool, is_whole: bool = True) -> Iterator[None]:
         """Around a backward: `is_last` of the step for this stage, and whole or a half of one."""
+        self._put_in_order()
         if self.sharing.units:
             # Hooks gather, reduce and free unit by unit.
             assert is_whole, "halves of a backward are not shared by layer"
@@ -166,6 +168,7 @@ class SharedState:
         self.ready()
         if isinstance(self._module, FSDPModule):
             fully_shard.state(self._module)._lazy_init()  # type: ignore[attr-defined]  # else the first forward does
+            self._put_in_order()
         for parameter in self._module.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
@@ -186,6 +189,13 @@ class SharedState:
     def late(self) -> GradientMeans | None:
         """Means that are still on their way when a step's computations are done."""
         return self._means if self.sharing.piece and isinstance(self._means, GradientMeans) else None
+
+    def _put_in_order(self) -> None:
+        """Behind the first forward, which makes FSDP's streams."""
+        if not self._is_in_order and isinstance(self._module, FSDPModule):
+            self._is_in_order = True
+            for group in _all_groups(fully_shard.state(self._module)):  # type: ignore[attr-defined]  # torch's
+                FineSum.in_order(group)
 
     def _hold_back(self) -> None:
         """Until `reduce`, gradients of whole parameters add up: FSDP neither reduces them nor frees anything."""

@@ -35,7 +35,7 @@ from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
 from holdfast.trainer.optim.traffic import chunks_of
-from holdfast.trainer.pipeline import pipeline
+from holdfast.trainer.pipeline import halves, pipeline
 from holdfast.trainer.pipeline.recompute import kinds, settle
 from holdfast.trainer.report.meters import Meter
 from holdfast.trainer.report.report import Reporter
@@ -237,6 +237,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     probe.phase("setup")
     vocab = vocab_of(config.data.tokenizer)
     layout = plan(config, launch.world, vocab)
+    halves.check(config)
     device = choose_device(config, launch)
     if config.checkpoint.store:
         check_place(config.checkpoint.store)  # before hours of preparing data
@@ -277,7 +278,7 @@ def run(config: Config, launch: Launch) -> Outcome:
             trainer.turns.close()
         if manager is not None:
             manager.close(finished)
-        leave(mesh.store, done)
+        leave(mesh.store, done, "" if finished else mesh.device.type)
 
 
 def _train(

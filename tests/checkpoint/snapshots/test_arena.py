@@ -25,6 +25,7 @@ from holdfast.checkpoint.snapshots import long_values
 from holdfast.checkpoint.snapshots.arena import Arena, require_memory
 from holdfast.checkpoint.worker.snapshot import Snapshotter
 from tests.checkpoint.support.arenas import WHAT
+from tests.checkpoint.support.page_locks import Driver
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,32 +116,12 @@ def test_what_is_read_is_not_overwritten(arena: Arena) -> None:
     reader.close()
 
 
-class Driver:
-    """Pages that are registered with a GPU's driver, as `torch.cuda.cudart()` does it; it takes `room` ranges."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.ranges: dict[int, int] = {}
-
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # CUDA's name
-        if len(self.ranges) == self.room:
-            return 2
-        assert address not in self.ranges
-        self.ranges[address] = size
-        return 0
-
-    def cudaHostUnregister(self, address: int) -> int:  # CUDA's name
-        del self.ranges[address]
-        return 0
-
-
 @pytest.mark.parametrize("room", [2, 1])
 def test_slots_are_registered_with_the_gpu_until_it_closes(
     arena: Arena, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """The driver would hold on to pages that are not mapped any more, and refuse those that lie there next."""
-    driver = Driver(room)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    driver = Driver(room).install(monkeypatch)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
     for _ in range(2):
@@ -150,6 +131,7 @@ def test_slots_are_registered_with_the_gpu_until_it_closes(
             with pytest.raises(SnapshotRefused, match="would not pin"):
                 _ = snapshotter.is_ready
             assert not driver.ranges
+            assert not driver.last_errors, "torch raises it behind the next kernel"
         else:
             assert snapshotter.is_ready
             assert list(driver.ranges.values()) == [len(arena.memory(0))] * 2
@@ -314,6 +296,7 @@ from pathlib import Path
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.format.checksum import checksums
 from tests.checkpoint.support.arenas import WHAT
+from tests.checkpoint.support.page_locks import Driver
 arena = Arena.create(Path(sys.argv[1]), WHAT)
 step = max([one.step for one in arena.snapshots()], default=0)
 while True:

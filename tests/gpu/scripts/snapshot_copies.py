@@ -22,6 +22,7 @@ import torch
 from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
+from holdfast.checkpoint.worker import page_lock
 from holdfast.checkpoint.worker.snapshot import Snapshotter
 
 COUNT = 16
@@ -148,23 +149,26 @@ def _address(arena: Arena, slot: int) -> int:
 
 def _register(address: int, size: int) -> int:
     """What the driver answers; what it took is given back."""
-    runtime: Any = torch.cuda.cudart()
-    code = int(runtime.cudaHostRegister(address, size, 0))
+    code = page_lock.lock(address, size)
     if not code:
-        runtime.cudaHostUnregister(address)
+        page_lock.unlock(address)
     return code
 
 
 def _sharing_pages() -> dict[str, Any]:
-    """What the driver says of two ranges in one page: 0, or an error."""
-    runtime: Any = torch.cuda.cudart()
+    """What the driver says of two ranges in one page: 0, or an error; and what torch says behind the error."""
     page = mmap.mmap(-1, 4 * mmap.PAGESIZE)
     at = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    codes = [int(runtime.cudaHostRegister(at + n * 1024, 1024, 0)) for n in range(2)]
+    codes = [page_lock.lock(at + n * 1024, 1024) for n in range(2)]
+    behind = ""
+    try:
+        torch.ones(1, device="cuda").add_(1)
+    except RuntimeError as error:
+        behind = str(error).splitlines()[0]
     for n, code in enumerate(codes):
         if not code:
-            runtime.cudaHostUnregister(at + n * 1024)
-    return {"two_ranges_of_a_page": codes}
+            page_lock.unlock(at + n * 1024)
+    return {"two_ranges_of_a_page": codes, "behind_an_error": behind}
 
 
 if __name__ == "__main__":

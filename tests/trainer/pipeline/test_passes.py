@@ -10,13 +10,13 @@ import torch
 from plans import computations
 from torch import nn
 
-from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, Action, Op, Order
+from holdfast.plan.plan import COMPUTE, LAST_BACKWARDS, RECEIVES, SENDS, Action, Op, Order
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.optim.slices import GradientSums, Slice
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.sharding import reduced_early
-from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
+from holdfast.trainer.pipeline.transfers import POSTED_AHEAD, add_transfers, post_ahead
 from holdfast.trainer.settings.layout import TrainerLayout
 
 
@@ -61,6 +61,30 @@ def test_receives_of_one_sender_stay_in_its_order(name: str, chunks: int, ahead:
         early = post_ahead(order, rank_of, ahead)
         for peer in range(4):
             assert received(early, peer) == received(order, peer)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("pp", [2, 4])
+def test_both_ends_of_a_link_post_in_one_order_for_nccl(name: str, pp: int) -> None:
+    """NCCL does what two ranks post to each other one after another, sends and receives together."""
+    schedule = SCHEDULES[name]
+    layout = TrainerLayout(pp, 1, 1, schedule.chunks, 2 * pp, schedule.placement)
+    plan = job_plan(
+        layout, name, layout.stages, schedule.build(pp, schedule.chunks, 2 * pp), ahead=POSTED_AHEAD["cuda"]
+    )
+    posted: dict[tuple[int, int], list[tuple[bool, int, int]]] = {}
+    for rank, order in enumerate(plan.orders):
+        for action in order:
+            if action.op not in SENDS | RECEIVES:
+                continue
+            is_forward = action.op in (Op.SEND_FORWARD, Op.RECV_FORWARD)
+            up = action.op in (Op.SEND_FORWARD, Op.RECV_BACKWARD)
+            peer = plan.rank_of(action.stage + (1 if up else -1), action.pipe)
+            crossed = action.stage if up else action.stage - 1
+            posted.setdefault((rank, peer), []).append((is_forward, crossed, action.micro_batch))
+    assert posted
+    for (rank, peer), messages in posted.items():
+        assert messages == posted[peer, rank], (rank, peer)
 
 
 @pytest.mark.parametrize("count", [4, 8])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.worker import page_lock
 from holdfast.trainer.settings.errors import ConfigError
 
 
@@ -37,12 +37,10 @@ def pin(
     """
     done: list[Tensor] = []
     weakref.finalize(owner, _unpin, done).atexit = False  # the process returns its memory anyway
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
     for tensor in tensors:
         if not tensor.nbytes:
             continue
-        code = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
-        if code:
+        if code := page_lock.lock(tensor.data_ptr(), tensor.nbytes):
             raise ConfigError(
                 f"{setting}: the GPU driver would not pin {tensor.nbytes / 1e6:.1f} MB of host memory (error "
                 f"{code}); raise the limit of locked memory, or set {instead}",
@@ -52,6 +50,5 @@ def pin(
 
 
 def _unpin(tensors: list[Tensor]) -> None:
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
     for tensor in tensors:
-        runtime.cudaHostUnregister(tensor.data_ptr())
+        page_lock.unlock(tensor.data_ptr())

@@ -76,7 +76,7 @@ def test_layouts_compute_what_one_process_computes(start: Start, tmp_path: Path)
     found: dict[str, Row] = {}
     problems: list[str] = []
     print()
-    for row in driven(start, tmp_path, jobs, DEADLINE_S + 20):
+    for row in driven(start, tmp_path, jobs, DEADLINE_S + 20, silent_s=40):
         name = row["name"]
         found[name] = row
         if name == SPLIT and TOO_OLD in row.get("error", ""):

@@ -20,11 +20,11 @@ MEMORY_WORKS = 0.05
 """Share of the time in which memory was read or written, from which it works."""
 NVLINK_WORKS = 50e6
 """Bytes a second over NVLink from which it works: a kernel that waits polls its own memory."""
-PCIE_WORKS = 2e9
+PCIE_WORKS = 6e9
 """Bytes a second over PCIe from which it works, both directions. A kernel of NCCL that waits for the network, or for
-a GPU without NVLink, polls flags in host memory: one waiting rank with few channels moved 122 MB/s on an H200 (idle:
-1), an estimated 30 to 60 a channel, and NCCL has up to 32 channels by default. Copies moved 61 to 66 GB/s there and are
-above 10 on a PCIe of the third generation. What moves less is judged by its power."""
+a GPU without NVLink, polls flags in host memory: on an H200 one waiting rank moved 122 MB/s with 2 channels and 1.97 GB/s
+with 32 (idle: 1 MB/s), so 3.9 with the 64 that NCCL has at most. Copies moved 61 GB/s there, of memory that is not pinned
+12.3, and are above 10 on a PCIe of the third generation. What moves less is judged by its power."""
 FORGET_S = 10.0
 """Seconds for which an answer holds when no newer one comes."""
 

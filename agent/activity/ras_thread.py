@@ -11,7 +11,7 @@ from contextlib import suppress
 from holdfast.agent.processes.proc_files import parse_call, read
 
 NAME = "NCCL RAS"
-"""Of the thread, since NCCL 2.24."""
+"""Of the thread, since NCCL 2.24, with NCCL_SET_THREAD_NAME=1, which workers are started with."""
 _MOST = 4096
 _POLLFD = struct.Struct("<ihh")
 

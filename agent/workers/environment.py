@@ -36,6 +36,8 @@ def worker_environment(
         env.setdefault("OMP_NUM_THREADS", "1")
     if order.master_addr in ("127.0.0.1", "::1", "localhost"):
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # The agent knows RAS threads, whose traffic is no activity, by the name that NCCL gives them only if asked to.
+    env.setdefault("NCCL_SET_THREAD_NAME", "1")
     restarts = command.generation - 1
     env |= {
         "RANK": str(place.rank),

@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def one_gpu_environments(ranks: int) -> list[dict[str, str]]:
-    """Of ranks that share a GPU under NCCL. It refuses two ranks with the same host and the same bus id: each rank is
-    told that it is a host of its own, and they talk over sockets."""
+    """Of ranks that share a GPU under NCCL. It refuses two ranks with the same host and the same bus id: each rank
+    gets a host id of its own, and they talk over sockets."""
     shared = {"LOCAL_RANK": "0", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
     return [{**shared, "NCCL_HOSTID": f"pretended-host-{rank}"} for rank in range(ranks)]
 

@@ -27,5 +27,5 @@ def test_an_evaluation_and_a_long_kernel_are_pauses(tmp_path: Path, free_port: i
     print("pauses:", *pauses.seen, sep="\n  ")
     assert (job["state"], job["generation"], job["restarts"]) == ("finished", 1, 0)
     assert not acted_on(incidents)
-    kinds = {life for begun, life, _, _ in pauses.seen if begun == "evaluation"}
+    kinds = {kind for begun, kind, _, _ in pauses.seen if begun == "evaluation"}
     assert "busy" in kinds, "an evaluation by its GPU's power"

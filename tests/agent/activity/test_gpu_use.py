@@ -32,8 +32,9 @@ from tests.agent.support.fake_ras import FakeRas, serve
         (Figures(120, 700, 0.0, 2e6, 0.0), GpuUse.WAITS),
         (Figures(123, 700, 0.0, math.nan, 1.1e6), GpuUse.WAITS),  # an idle H200
         (Figures(123, 700, 0.0, math.nan, 122.4e6), GpuUse.WAITS),  # NCCL polls flags in host memory, as measured there
-        (Figures(123, 700, 0.0, 0.0, 32 * 61e6), GpuUse.WAITS),  # the same with 32 channels
-        (Figures(123, 700, 0.0, 0.0, 2.5e9), GpuUse.WORKS),  # a slow copy
+        (Figures(126, 700, 0.0, math.nan, 1970.9e6), GpuUse.WAITS),  # the same with 32 channels
+        (Figures(126, 700, 0.0, 0.0, 64 * 61.6e6), GpuUse.WAITS),  # with as many as NCCL has
+        (Figures(123, 700, 0.0, 0.0, 9e9), GpuUse.WORKS),  # copies over PCIe 3.0
         (Figures(123, 700, 0.0, math.nan, 61.1e9), GpuUse.WORKS),
         (Figures(240, 700, 0.0, 0.0, 122.4e6), GpuUse.UNKNOWN),
         (Figures(math.nan, 700, 0.0, 0.0, 122.4e6), GpuUse.UNKNOWN),
@@ -54,7 +55,7 @@ CPU = {"state": "R", "cpu": 1.0}
 @pytest.mark.parametrize(
     ("what", "figures", "use", "seen"),
     [
-        ("a copy of pageable memory, 3 GB/s", Figures(123, 700, 0.0, 0.0, 3e9), GpuUse.WORKS, CPU),
+        ("a copy of memory that is not pinned", Figures(129, 700, 0.0, 0.0, 12.3e9), GpuUse.WORKS, CPU),
         ("a save through a slow disk: a burst a minute", Figures(123, 700, 0.0, 0.0, 5e6), GpuUse.WAITS,
          {"written": 80e6}),
         ("a load from a slow share, over a socket", Figures(123, 700, 0.0, 0.0, 2e6), GpuUse.WAITS, {"network": 20e6}),
@@ -105,7 +106,9 @@ def test_bytes_over_links_count_by_their_growth() -> None:
         assert found.of(7) is use
 
 
-@pytest.mark.parametrize(("kilobytes", "use"), [(60_000, GpuUse.WAITS), (2_000_000, GpuUse.WORKS)])
+@pytest.mark.parametrize(
+    ("kilobytes", "use"), [(60_000, GpuUse.WAITS), (2_000_000, GpuUse.WAITS), (6_000_000, GpuUse.WORKS)]
+)
 def test_polling_over_pcie_is_no_work_and_copies_are(kilobytes: int, use: GpuUse) -> None:
     board = Board("a", links=2, pids=(7,), milliwatts=123_000, memory_percent=0, pcie_kb=kilobytes)
     found, collector, now = uses(board)

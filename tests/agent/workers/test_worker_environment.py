@@ -59,6 +59,7 @@ def test_the_variables_are_torchruns() -> None:
         "TORCHELASTIC_RUN_ID": "job7",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
+        "NCCL_SET_THREAD_NAME": "1",
         "HOLDFAST_JOB": "job7",
         "HOLDFAST_GENERATION": "3",
     }
@@ -87,7 +88,8 @@ def test_settings_of_the_agent_are_not_the_workers_and_the_jobs_own_win() -> Non
         "A": "agent",
         "RANK": "99",
     }
-    env = environment(base, A="job", OMP_NUM_THREADS="5")
+    env = environment(base, A="job", OMP_NUM_THREADS="5", NCCL_SET_THREAD_NAME="0")
     assert (env["PATH"], env["A"], env["OMP_NUM_THREADS"], env["RANK"]) == ("/bin", "job", "5", "6")
+    assert env["NCCL_SET_THREAD_NAME"] == "0"
     assert not {"HOLDFAST_AGENT_SLOTS", "HOLDFAST_CONTROLLER_GRPC_PORT"} & set(env)
     assert "GLOO_SOCKET_IFNAME" not in env

@@ -30,7 +30,6 @@ def test_spans_fill_the_step_and_show_what_is_slower(start: Start, tmp_path: Pat
     print(f"a step of launches: {found['small_off_ms']:.3f} ms without spans, {found['small_on_ms']:.3f} with "
           f"{found['small_spans_a_step']}: {cost / max(found['small_off_ms'], 1e-9):+.2%}")  # fmt: skip
     assert min(found["covered"]) > 0.9
-    # Other tests may have the GPU meanwhile.
     longer = {kind: slowed[kind] - plain[kind] for kind in ("forward", "backward")}
     assert 0.6 < longer["forward"] / (4 * found["sleep_ms"]) < 1.6
     assert longer["forward"] > 3 * abs(longer["backward"])

@@ -51,5 +51,5 @@ def test_a_predicted_step_beside_a_measured_one(start: Start, tmp_path: Path) ->
     for name, row in found.items():
         print(f"predicted {predicted * 1e3:.1f} ms a step, measured ({name}) {row['step_s'] * 1e3:.1f}: "
               f"error {predicted / row['step_s'] - 1:+.1%}")  # fmt: skip
-    # The goal is 10 % on a machine without other load; tests beside this one have the GPU, too.
+    # The goal is 10 % on a machine without other load.
     assert 0.3 < predicted / found["deterministic"]["step_s"] < 3

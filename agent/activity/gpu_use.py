@@ -22,8 +22,8 @@ NVLINK_WORKS = 50e6
 """Bytes a second over NVLink from which it works: a kernel that waits polls its own memory."""
 PCIE_WORKS = 6e9
 """Bytes a second over PCIe from which it works, both directions. A kernel of NCCL that waits for the network, or for
-a GPU without NVLink, polls flags in host memory: on an H200 one waiting rank moved 122 MB/s with 2 channels and 1.97 GB/s
-with 32 (idle: 1 MB/s), so 3.9 with the 64 that NCCL has at most. Copies moved 61 GB/s there, of memory that is not pinned
+a GPU without NVLink, polls flags in host memory: on an H200 122 MB/s for a waiting rank with 2 channels, 1.97 GB/s with
+32 (idle: 1 MB/s), so 3.9 with the 64 that NCCL has at most. Copies moved 61 GB/s there, of memory that is not pinned
 12.3, and are above 10 on a PCIe of the third generation. What moves less is judged by its power."""
 FORGET_S = 10.0
 """Seconds for which an answer holds when no newer one comes."""

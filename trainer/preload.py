@@ -33,7 +33,7 @@ _MODULES = (
     "torch.distributed.tensor.parallel",
     "torch.optim",
     # Not __main__: runpy, which executes it in the rank, warns of modules that are imported already.
-    "holdfast.trainer.settings.config",
+    "holdfast.trainer.settings.load",
     "holdfast.trainer.run.loop",
 )
 # What only some jobs need, and some machines lack. A library costs each of many ranks that import it at once dearly.
@@ -70,6 +70,9 @@ def _warm_up() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import functional
 
+    from holdfast.trainer.settings.load import read_types
+
+    read_types()
     torch.set_num_threads(1)
     if torch.version.cuda or torch.version.hip:
         return

@@ -54,6 +54,7 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
             importlib.metadata.version(name)  # a Redis client looks its own up, and the search is remembered
+    importlib.import_module("holdfast.trainer.settings.load").read_types()
     _warm_up()
     gc.collect()
     # Forked ranks then do not touch, and so do not copy, the pages of everything loaded so far.
@@ -70,9 +71,6 @@ def _warm_up() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import functional
 
-    from holdfast.trainer.settings.load import read_types
-
-    read_types()
     torch.set_num_threads(1)
     if torch.version.cuda or torch.version.hip:
         return

@@ -88,7 +88,8 @@ def _types(section: type[Any]) -> Mapping[str, Any]:
 def read_types() -> None:
     """Read all of it now, so that processes forked from this one need not."""
     for section in fields(Config):
-        _types(type(getattr(Config(), section.name)))
+        kind: Any = type(getattr(Config(), section.name))  # as in `_fill`
+        _types(kind)
 
 
 def choices(kind: Any, entry: Field[Any]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ _MODULES = (
     "torch.distributed.tensor.parallel",
     "torch.optim",
     # Not __main__: runpy, which executes it in the rank, warns of modules that are imported already.
-    "holdfast.trainer.settings.config",
+    "holdfast.trainer.settings.load",
     "holdfast.trainer.run.loop",
 )
 # What only some jobs need, and some machines lack. A library costs each of many ranks that import it at once dearly.
@@ -54,6 +54,7 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
             importlib.metadata.version(name)  # a Redis client looks its own up, and the search is remembered
+    importlib.import_module("holdfast.trainer.settings.load").read_types()
     _warm_up()
     gc.collect()
     # Forked ranks then do not touch, and so do not copy, the pages of everything loaded so far.

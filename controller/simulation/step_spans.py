@@ -5,6 +5,7 @@ It walks the plan by itself, rank by rank of a pipeline coordinate at once, and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 KINDS = ("other", *SPANS.values(), "tp:all_reduce", "dp:reduce_scatter", "world:all_reduce")
 GROUPS = ("", "tp", "dp", "world")
 _FORWARDS = (Op.FORWARD, Op.RECOMPUTE)
+_BY_RANK = ("rank", "start", "end", "cpu")
+_ALIKE = tuple(name for name in COLUMNS if name not in _BY_RANK)
+_ABSENT = {"stage": -1, "micro_batch": -1, "turn": 0, "group": 0, "seq": -1, "bytes": 0, "generation": 1}
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,13 @@ class _Recorder:
     """Of a plan with several pipes, replicas of each stage are a group of their own."""
 
     def __init__(self, plan: Plan) -> None:
-        self.rows: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in COLUMNS}
+        self.rows: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in _BY_RANK}
+        self.shared: list[tuple[int, ...]] = []
+        """What all ranks of a span have alike, in the order of `_ALIKE`."""
         replicas = [f"{REPLICAS}{stage}" for stage in range(len(plan.stages))] if plan.pipes > 1 else []
         self.groups = (*GROUPS, *replicas)
         self.kinds = (*KINDS, *(f"{name}:all_reduce" for name in replicas))
+        self._numbers = {kind: number for number, kind in enumerate(self.kinds)}
 
     def add(
         self,
@@ -73,26 +80,23 @@ class _Recorder:
         **more: int,
     ) -> None:
         """`own`: the seconds of it that the processor worked."""
-        n = len(ranks)
-        given = {"stage": -1, "micro_batch": -1, "turn": 0, "group": 0, "seq": -1, "bytes": 0, "generation": 1} | more
-        self.rows["rank"].append(ranks)
-        self.rows["kind"].append(np.full(n, self.kinds.index(kind)))
-        self.rows["start"].append(start)
-        self.rows["end"].append(end)
-        for name in COLUMNS:
-            if name not in ("rank", "kind", "start", "end", "cpu"):
-                self.rows[name].append(np.full(n, given[name]))
-        self.rows["cpu"].append(np.zeros(n) if own is None else own)
+        given = _ABSENT | more | {"kind": self._numbers[kind]}
+        self.shared.append(tuple(given[name] for name in _ALIKE))
+        for name, column in zip(
+            _BY_RANK, (ranks, start, end, np.zeros(len(ranks)) if own is None else own), strict=True
+        ):
+            self.rows[name].append(column)
 
     def table(self, cpu: bool) -> SpanTable:
         types = {"rank": np.int32, "generation": np.int32, "step": np.int32, "kind": np.int16, "stage": np.int16,
                  "micro_batch": np.int32, "turn": np.int16, "group": np.int16, "seq": np.int32}  # fmt: skip
-        whole = {}
-        for name in COLUMNS:
-            column = np.concatenate(self.rows[name])
-            if name in ("start", "end", "cpu"):
-                column = np.round(column * 1e9)
-            whole[name] = column.astype(types.get(name, np.int64))
+        lengths = [len(ranks) for ranks in self.rows["rank"]]
+        whole = {name: np.concatenate(parts) for name, parts in self.rows.items()}
+        for name, column in zip(_ALIKE, np.array(self.shared).T, strict=True):
+            whole[name] = np.repeat(column, lengths)
+        for name in ("start", "end", "cpu"):
+            whole[name] = np.round(whole[name] * 1e9)
+        whole = {name: whole[name].astype(types.get(name, np.int64)) for name in COLUMNS}
         if not cpu:
             whole["cpu"][:] = 0
         return from_columns(whole, self.kinds, self.groups)
@@ -120,6 +124,7 @@ def _step(
     sent: dict[tuple[Op, int, int, int], Floats] = {}
     arrived: dict[tuple[int, int], dict[int, Floats]] = {}
 
+    @functools.cache
     def slow(p: int, *what: str) -> Floats:
         factor = np.ones(lanes)
         for c in culprits:
@@ -127,6 +132,7 @@ def _step(
                 factor[c.rank % lanes] *= 1 + c.share
         return factor
 
+    @functools.cache
     def edge(p: int) -> Floats:
         factor = np.ones(lanes)
         for c in culprits:

@@ -89,7 +89,7 @@ def run_all(
                 _open(run, number, address, secret)
         trainers = [f"trainer {rank}" for rank in range(run.trainers)]
         for rank, name in enumerate(trainers):
-            processes.start(name, "trainer", str(file), str(rank))
+            processes.start(name, "trainer_process", str(file), str(rank))
         on_start(processes.pids())
         last: dict[str, Any] = {"loss": float("nan")}
 

@@ -1,4 +1,4 @@
-"""One trainer: `python -m holdfast.trainer.embeddings.trainer RUN_FILE RANK`.
+"""One trainer, whose process `trainer_process` starts.
 
 Rank 0 prints a line of JSON for each step, and one at the end. Results depend on the number of trainers in the last
 bits alone, and on nothing else of how the work is shared out: every sum has one order.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ import torch.distributed as dist
 import xxhash
 
 from holdfast.base.errors import HoldfastError
-from holdfast.base.service import follow_parent, report
 from holdfast.trainer.determinism import fix_products
 from holdfast.trainer.embeddings.batch import Batch
 from holdfast.trainer.embeddings.cache import RowCache, spread
@@ -217,12 +215,3 @@ def main() -> int:
 def _print(rank: int, line: dict[str, Any]) -> None:
     if rank == 0:
         print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    follow_parent()
-    code = report(main)
-    # torch's threads may outlive the interpreter, and then abort a process whose work is done.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

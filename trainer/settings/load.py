@@ -85,6 +85,13 @@ def _types(section: type[Any]) -> Mapping[str, Any]:
     return MappingProxyType(get_type_hints(section))
 
 
+def read_types() -> None:
+    """Read all of it now, so that processes forked from this one need not."""
+    for section in fields(Config):
+        kind: Any = type(getattr(Config(), section.name))  # as in `_fill`
+        _types(kind)
+
+
 def choices(kind: Any, entry: Field[Any]) -> tuple[str, ...]:
     """The words that a setting may be, () if it may be any: those of its type, or of its field's table."""
     words = (*get_args(kind), *entry.metadata.get("choices", ()))

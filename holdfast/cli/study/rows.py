@@ -1,10 +1,12 @@
 """`holdfast rows`: the decisive check of every technique, as expected and as measured."""
 
+import gc
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.base.errors import UsageError
+from holdfast.base.service import gc_paused
 from holdfast.base.settings import nearest
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import require
@@ -24,10 +26,11 @@ def rows(
     Schedules and transfers are simulated; nothing is trained. Exit code 1 if a row does not pass.
     """
     require("trainer,planner", "torch", "scipy")
-    import torch
+    with gc_paused():
+        import torch
 
-    from holdfast.trainer.determinism import fix_products
-    from holdfast.trainer.rows.table import TECHNIQUES
+        from holdfast.trainer.determinism import fix_products
+        from holdfast.trainer.rows.table import TECHNIQUES
 
     fix_products()
     torch.set_num_threads(1)  # tensors this small are slower on more
@@ -39,6 +42,8 @@ def rows(
     with progress("checking") as report:
         for done, one in enumerate(chosen):
             report(done, len(chosen))
+            gc.collect()
+            gc.freeze()  # what is imported by now: rows that count tensors look at all objects, many times
             found.append((one, list(one.check())))
     if as_json:
         output.print_json([_document(one, each) for one, each in found])

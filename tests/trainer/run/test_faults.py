@@ -20,13 +20,13 @@ SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2"]
 def test_nothing_that_a_fork_would_break_is_left_by_preload() -> None:
     code = (
         "import os, gc; from holdfast.trainer.preload import preload; preload(); preload();"
-        "import torch.distributed as d, torch;"
+        "import torch.distributed as d, torch; from holdfast.trainer.settings import load;"
         "print(len(os.listdir('/proc/self/task')), d.is_initialized(), torch.cuda.is_initialized(),"
-        "gc.get_freeze_count() > 100000)"
+        "gc.get_freeze_count() > 100000, load._types.cache_info().currsize == len(load.fields(load.Config)))"
     )
     env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")} | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
-    assert done.stdout.split() == ["1", "False", "False", "True"], done.stderr
+    assert done.stdout.split() == ["1", "False", "False", "True", "True"], done.stderr
 
 
 @pytest.mark.slow

@@ -29,7 +29,9 @@ def serve() -> None:
         from holdfast.trainer.preload import preload
 
         preload()
-    importlib.import_module("tasks")
+    parse = importlib.import_module("tasks").parse
+    parse(["--set", "train.steps=1"])  # the patterns that argparse and tomllib make are then there
+    gc.freeze()
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what ranks print must not mix with the answers

@@ -13,7 +13,7 @@ from holdfast.base.errors import Unavailable
 from holdfast.cli.local.cluster import LocalCluster
 from tests.controller.alerts.test_send import Web, serving
 from tests.e2e import monitoring
-from tests.e2e.daemons import Commands, Json, plain_get, wait_for
+from tests.e2e.daemons import SMALL_MODEL, Commands, Json, plain_get, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -142,7 +142,7 @@ def test_an_incident_that_lasts_is_firing_and_then_resolved(holdfast: Commands, 
         flags = ["--notify", f"alertmanager={manager}", "--notify-resend", "2"]
         with LocalCluster(tmp_path / "cluster", nodes=2, slots=1, mortal=["node1"], controller_flags=flags) as cluster:
             argv = ("--nnodes", "2", "--nproc-per-node", "1", "--name", "lasting", "-m", "holdfast.trainer")
-            mesh = ("--dp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5")
+            mesh = ("--dp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5", *SMALL_MODEL)
             run = holdfast.start("run", "--controller", cluster.http, *argv, *mesh)
             client = cluster.client
             wait_for(lambda: ((client.job() or {}).get("step") or -1) >= 5, 120, lambda: run.err[-2000:])

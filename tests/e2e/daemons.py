@@ -36,7 +36,7 @@ def wait_for(what: Callable[[], object], deadline_s: float = 30.0, says: Callabl
     end = time.monotonic() + deadline_s
     while not what():
         assert time.monotonic() < end, f"not so within {deadline_s:g} s: {says()}"
-        time.sleep(0.02)
+        time.sleep(0.05)  # most ask a controller: each look takes milliseconds of the processor, here and there
 
 
 @dataclass

@@ -34,7 +34,19 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
     with LocalCluster(tmp_path / "cluster", nodes=2, slots=2, controller_flags=PATIENT) as cluster:
         argv = ("--nnodes", "2", "--nproc-per-node", "2", "--name", "watched", "-m", "holdfast.trainer")
         store = f"file://{tmp_path / 'store'}"
-        mesh = ("--dp", "2", "--tp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5", *SMALL_MODEL)
+        mesh = (
+            "--dp",
+            "2",
+            "--tp",
+            "2",
+            "--steps",
+            "1000000",
+            "--store",
+            store,
+            "--checkpoint-every",
+            "5",
+            *SMALL_MODEL,
+        )
         run = holdfast.start("run", "--controller", cluster.http, *argv, *mesh)
         client = cluster.client
 

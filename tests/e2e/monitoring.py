@@ -21,7 +21,7 @@ from holdfast.dashboards.export import Places, write
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.e2e.daemons import Json, wait_for
+from tests.e2e.daemons import Json, plain_get, wait_for
 
 PROMETHEUS, ALERTMANAGER = shutil.which("prometheus"), shutil.which("prometheus-alertmanager")
 
@@ -94,7 +94,7 @@ def stack(folder: Path, controller: str, webhook: str) -> Iterator[str]:
 
 def ask(prometheus: str, expr: str) -> list[Json]:
     """An instant query. AssertionError with Prometheus' own words when it takes the query for wrong."""
-    answer = httpx.get(f"{prometheus}/api/v1/query", params={"query": expr}, timeout=10).json()
+    answer = plain_get(f"{prometheus}/api/v1/query", params={"query": expr}).json()
     assert answer["status"] == "success", f"{expr}: {answer}"
     found: list[Json] = answer["data"]["result"]
     return found
@@ -167,7 +167,7 @@ def _edit(path: Path, keys: tuple[str, ...], **values: str) -> None:
 
 def is_ready(url: str) -> bool:
     with suppress(httpx.TransportError):
-        return httpx.get(f"{url}/-/ready", timeout=5).status_code == 200
+        return plain_get(f"{url}/-/ready").status_code == 200
     return False
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 
 from holdfast.proto import controller_pb2, types_pb2
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, plain_get, ready, wait_for
 from tests.trainer.support.forked import Zygote
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
@@ -146,7 +145,7 @@ def hello(node: str, **more: Any) -> bytes:
 
 
 def counted(http: str, name: str = "holdfast_malformed_frames_total") -> float:
-    text = httpx.get(f"http://{http}/metrics", trust_env=False).text
+    text = plain_get(f"http://{http}/metrics").text
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 

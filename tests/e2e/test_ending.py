@@ -3,10 +3,9 @@
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.e2e.daemons import Commands, Json, ready, wait_for
+from tests.e2e.daemons import Commands, Json, plain_get, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
@@ -32,12 +31,12 @@ def test_an_agent_that_is_killed_for_good_keeps_no_finished_job_open(holdfast: C
     script.write_text(SCRIPT)
     run = holdfast.start("run", "--controller", http, "--nnodes", "2", str(script), cwd=tmp_path)
     wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2, 60, lambda: run.err)
-    wait_for(lambda: httpx.get(f"http://{http}/api/v1/job", trust_env=False).json()["state"] == "running")
-    job: Json = httpx.get(f"http://{http}/api/v1/job", trust_env=False).json()
+    wait_for(lambda: plain_get(f"http://{http}/api/v1/job").json()["state"] == "running")
+    job: Json = plain_get(f"http://{http}/api/v1/job").json()
     killed = next(part["node"] for part in job["assignment"] if part["ranks"] == [1])
     agents[int(killed[-1])].signal(signal.SIGKILL)
     assert run.wait(60) == 0, run.err[-3000:]
-    job = httpx.get(f"http://{http}/api/v1/job", trust_env=False).json()
+    job = plain_get(f"http://{http}/api/v1/job").json()
     assert (job["state"], job["exit_code"], job["generation"]) == ("finished", 0, 1)
     assert f"1 of 2 did not report: the agent of {killed} never reconnected" in job["reason"]
     assert sorted(path.name.split("-")[1] for path in tmp_path.glob("done-*")) == ["0", "1"]  # each once

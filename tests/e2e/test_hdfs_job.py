@@ -64,6 +64,7 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
     with LocalCluster(tmp_path / "one", nodes=2, slots=1, controller_flags=patient) as cluster:
         job = submit(cluster, text, store, 1_000_000)
         wait_for(lambda: job()["step"] > 20, DEADLINE_S, job)
+        cluster.client.inject("slow:rank0/load+400")  # hundreds of steps at full speed would show no more
         wait_for(lambda: committed(store) >= 10, DEADLINE_S, job)
 
         hdfs.stop_namenode()

@@ -13,7 +13,7 @@ from holdfast.base.bounds import MAX_RANKS
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, plain_get, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0, Stream
 
 pytestmark = pytest.mark.slow
@@ -38,17 +38,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Commands
 
 
 def metric(http: str, name: str) -> float:
-    text = httpx.get(f"http://{http}/metrics", trust_env=False).text
+    text = plain_get(f"http://{http}/metrics").text
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 
 def job(http: str) -> Json | None:
-    found: Json | None = httpx.get(f"http://{http}/api/v1/status", trust_env=False).json()["job"]
+    found: Json | None = plain_get(f"http://{http}/api/v1/status").json()["job"]
     return found
 
 
 def incidents(http: str) -> list[Json]:
-    found: list[Json] = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    found: list[Json] = plain_get(f"http://{http}/api/v1/incidents").json()
     return found
 
 
@@ -95,7 +95,7 @@ def test_a_forged_stream_costs_itself_only(cluster: tuple[Commands, Running, Run
         wait_for(lambda: metric(http, "holdfast_alerts_suppressed_total") == 99)
     finally:
         forger.close()
-    incidents = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    incidents = plain_get(f"http://{http}/api/v1/incidents").json()
     kinds = [one["kind"] for one in incidents if one["culprit"] == "forger"]
     assert sorted(kinds) == ["agent", "alerts-suppressed", "input-refused"]
     assert controller.process.poll() is None
@@ -121,7 +121,7 @@ def test_a_damaged_journal_is_reported_and_never_a_loop(holdfast: Commands, tmp_
     edit("""INSERT INTO entity VALUES ('node', 'node0', '{"cordoned": []}', 1.0)""")
     controller = begin()
     _, http = ready(controller)
-    (incident,) = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    (incident,) = plain_get(f"http://{http}/api/v1/incidents").json()
     assert incident["kind"] == "journal-damaged"
     assert "incident i7" in incident["summary"]
     controller.process.terminate()
@@ -208,7 +208,7 @@ def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Comman
 
     def found() -> list[tuple[str, str]]:
         ours = [one["id"] for one in incidents(http) if one["id"] not in known]
-        full = [httpx.get(f"http://{http}/api/v1/incidents/{name}", trust_env=False).json() for name in ours]
+        full = [plain_get(f"http://{http}/api/v1/incidents/{name}").json() for name in ours]
         return [(each["kind"], each["text"]) for one in full for each in one["findings"]]
 
     wait_for(lambda: any("CUBLAS_STATUS_ALLOC_FAILED" in text for _, text in found()), 60, found)

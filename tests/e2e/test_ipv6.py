@@ -4,10 +4,9 @@ import json
 import socket
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.e2e.daemons import Commands, ready, wait_for
+from tests.e2e.daemons import Commands, plain_get, ready, wait_for
 
 
 def has_ipv6() -> bool:
@@ -32,7 +31,7 @@ def test_from_the_ready_line_to_a_jobs_end(holdfast: Commands, tmp_path: Path) -
     grpc, http = ready(controller)
     assert grpc.startswith("[::1]:")
     assert http.startswith("[::1]:")
-    assert httpx.get(f"http://{http}/api/v1/status", trust_env=False).status_code == 200
+    assert plain_get(f"http://{http}/api/v1/status").status_code == 200
     flags = ("--controller", grpc, "--node-name", "six", "--preload", "", "--state-dir", str(tmp_path / "a"))
     agent = holdfast.start("agent", *flags)
     agent.says("controller.joined", 60)

@@ -5,11 +5,10 @@ import signal
 import stat
 from pathlib import Path
 
-import httpx
 import pytest
 
 from holdfast.agent.workers.workers import shared_dir
-from tests.e2e.daemons import Commands, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, one_line, plain_get, ready, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +46,7 @@ def test_a_controller_closes_what_an_earlier_version_left_open(holdfast: Command
             umask=0,
         )  # fmt: skip
         http = ready(controller)[1]
-        assert httpx.get(f"http://{http}/api/v1/status", trust_env=False).status_code == 200
+        assert plain_get(f"http://{http}/api/v1/status").status_code == 200
         wait_for(lambda: record.stat().st_size)
         assert loose(state) == {}
         assert loose(record) == {}

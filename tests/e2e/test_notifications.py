@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
@@ -14,7 +13,7 @@ from holdfast.base.errors import Unavailable
 from holdfast.cli.local.cluster import LocalCluster
 from tests.controller.alerts.test_send import Web, serving
 from tests.e2e import monitoring
-from tests.e2e.daemons import Commands, Json, wait_for
+from tests.e2e.daemons import SMALL_MODEL, Commands, Json, plain_get, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,7 +54,7 @@ def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
 
 def active(url: str) -> list[Json]:
     """Incidents that are firing there, without the test message."""
-    found: list[Json] = httpx.get(f"{url}/api/v2/alerts", params={"active": "true"}, trust_env=False).json()
+    found: list[Json] = plain_get(f"{url}/api/v2/alerts", params={"active": "true"}).json()
     return [one for one in found if one["labels"]["kind"] != "test"]
 
 
@@ -104,7 +103,7 @@ def test_alerts_fire_as_long_as_they_are_true(holdfast: Commands, tmp_path: Path
             assert job["health"]["sentence"] in firing["annotations"]["description"]
             assert firing["generatorURL"].startswith(f"http://{cluster.http}/#/incidents/")
             runbook = firing["annotations"]["runbook_url"]
-            page = httpx.get(runbook, trust_env=False)
+            page = plain_get(runbook)
             assert page.status_code == 200
             assert f'id="{runbook.partition("#")[2]}"' in page.text
 
@@ -143,7 +142,7 @@ def test_an_incident_that_lasts_is_firing_and_then_resolved(holdfast: Commands, 
         flags = ["--notify", f"alertmanager={manager}", "--notify-resend", "2"]
         with LocalCluster(tmp_path / "cluster", nodes=2, slots=1, mortal=["node1"], controller_flags=flags) as cluster:
             argv = ("--nnodes", "2", "--nproc-per-node", "1", "--name", "lasting", "-m", "holdfast.trainer")
-            mesh = ("--dp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5")
+            mesh = ("--dp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5", *SMALL_MODEL)
             run = holdfast.start("run", "--controller", cluster.http, *argv, *mesh)
             client = cluster.client
             wait_for(lambda: ((client.job() or {}).get("step") or -1) >= 5, 120, lambda: run.err[-2000:])

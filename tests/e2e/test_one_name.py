@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.e2e.daemons import Commands, Running, events, incidents, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Running, events, incidents, one_line, plain_get, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
@@ -140,7 +139,7 @@ def test_a_state_folder_is_one_controllers_until_that_is_killed(holdfast: Comman
     first.signal(signal.SIGKILL)
     first.wait(10)
     third, _, http = begin(holdfast, tmp_path)
-    wait_for(lambda: httpx.get(f"http://{http}/healthz", trust_env=False).status_code == 200)
+    wait_for(lambda: plain_get(f"http://{http}/healthz").status_code == 200)
     assert third.process.poll() is None
 
 

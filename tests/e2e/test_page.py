@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from holdfast.cli.local.cluster import LocalCluster
 from tests.browser import Watched, chromium, watching
-from tests.e2e.daemons import Commands, wait_for
+from tests.e2e.daemons import SMALL_MODEL, Commands, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 PATIENCE = 30_000  # ms that a view may take on a busy machine
@@ -34,7 +34,19 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
     with LocalCluster(tmp_path / "cluster", nodes=2, slots=2, controller_flags=PATIENT) as cluster:
         argv = ("--nnodes", "2", "--nproc-per-node", "2", "--name", "watched", "-m", "holdfast.trainer")
         store = f"file://{tmp_path / 'store'}"
-        mesh = ("--dp", "2", "--tp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5")
+        mesh = (
+            "--dp",
+            "2",
+            "--tp",
+            "2",
+            "--steps",
+            "1000000",
+            "--store",
+            store,
+            "--checkpoint-every",
+            "5",
+            *SMALL_MODEL,
+        )
         run = holdfast.start("run", "--controller", cluster.http, *argv, *mesh)
         client = cluster.client
 

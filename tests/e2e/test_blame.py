@@ -68,7 +68,7 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
     args = ["--steps", "100000", "--pp", "2", "--dp", "2", "--set", "train.micro_batches=4"]
     job = submit(cluster, "holdfast.trainer", args, 2, module=True, hooks=False)
     wait_for(lambda: running(cluster)["step"] >= 3, 90)
-    cluster.client.inject("slow:rank3/backward+300")
+    cluster.client.inject("slow:rank3/backward+60")
 
     def stragglers() -> list[Json]:
         running(cluster)

@@ -59,13 +59,17 @@ def probed(code: str, path: Path, **env: str) -> Iterator[tuple[subprocess.Popen
         reader: list[ProbeReader] = []
 
         def attached() -> bool:
-            if process.poll() is not None:
-                raise AssertionError(process.stderr and process.stderr.read())
+            has_ended = process.poll() is not None  # asked first: it may attach and end
             try:
                 reader[:] = reader or [ProbeReader(str(path))]
             except Unavailable:
-                return False
-            return reader[0].pid == process.pid
+                pass
+            else:
+                if reader[0].pid == process.pid:
+                    return True
+            if has_ended:
+                raise AssertionError(process.stderr and process.stderr.read())
+            return False
 
         until(attached)
         try:

@@ -76,4 +76,4 @@ def test_what_crosses_a_lost_link_never_ends_and_others_do() -> None:
 def test_a_link_is_never_idle_while_bytes_are_left(sizes: list[float], speed: float) -> None:
     found = ends(transfers([[0]] * len(sizes), sizes), np.array([speed]))
     assert found.max() == pytest.approx(sum(sizes) / speed, rel=1e-6)
-    assert (np.argsort(found, kind="stable") == np.argsort(sizes, kind="stable")).all() or len(set(sizes)) < len(sizes)
+    assert (np.diff(found[np.argsort(sizes)]) >= -1e-9 * found.max()).all(), "smaller ones end first, to rounding"

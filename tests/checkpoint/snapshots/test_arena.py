@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -137,6 +139,34 @@ def test_slots_are_registered_with_the_gpu_until_it_closes(
             assert list(driver.ranges.values()) == [len(arena.memory(0))] * 2
         snapshotter.close()
         assert not driver.ranges
+
+
+def test_threads_share_the_checksums_where_a_gpu_computes(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are cores for each of the host's ranks, and no more than four."""
+    nothing = SimpleNamespace(record=lambda stream: None, wait_event=lambda event: None, synchronize=lambda: None)
+    for name in ("Stream", "Event", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *device: nothing)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    Driver(2).install(monkeypatch)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    asked: list[int] = []
+
+    def summed(content: memoryview, threads: int) -> tuple[int, ...]:
+        asked.append(threads)
+        return checksums(content, threads)
+
+    monkeypatch.setattr("holdfast.checkpoint.worker.snapshot.checksums", summed)
+    for device, ranks in (("cuda", 2), ("cuda", 8), ("cuda", 16), ("cpu", 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        snapshotter = Snapshotter(arena, torch.device(device))
+        assert snapshotter._ready.wait(10)
+        assert snapshotter.begin(len(asked) + 1, 0, {}, tensors(1))
+        made = snapshotter.finish()
+        assert made is not None
+        assert arena.broken(made) == []
+        snapshotter.close()
+    assert asked == [4, 2, 1, 1]
 
 
 def test_memory_is_prepared_beside_training(

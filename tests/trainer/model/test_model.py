@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from holdfast.plan.transformer import score_pairs
 from holdfast.trainer.__main__ import parse
+from holdfast.trainer.mesh.pretended import rank_of
 from holdfast.trainer.model.attention import allowed, attend, rotations
 from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import Parameters
-from holdfast.trainer.pipeline.pipeline import layers_at_once
+from holdfast.trainer.pipeline.pipeline import build_stages, layers_at_once
+from holdfast.trainer.settings.layout import plan
 
 
 @pytest.fixture
@@ -58,6 +61,21 @@ def test_as_many_layers_are_drawn_at_once_as_cores_and_memory_allow() -> None:
     huge = parse(["--set", "model.d_model=20480", "--set", "model.heads=128", "--set", "model.layers=105"])
     assert layers_at_once(huge, gpu, 1000, 32000) == 1
     assert layers_at_once(large, torch.device("cpu"), 1000, 32000) == 1
+
+
+def test_stages_are_built_with_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse(["--set", "model.layers=5"])
+    pools: list[int] = []
+
+    def counted(threads: int, name: str) -> ThreadPoolExecutor:
+        pools.append(threads)
+        return ThreadPoolExecutor(threads, name)
+
+    monkeypatch.setattr("holdfast.trainer.model.model.ThreadPoolExecutor", counted)
+    monkeypatch.setattr("holdfast.trainer.pipeline.pipeline.layers_at_once", lambda *given: 3)
+    with rank_of(plan(config, 1, 256)) as mesh:
+        build_stages(config, mesh, 256, Moment(0), lambda logits, targets: logits.sum())
+    assert pools == [3]
 
 
 @pytest.mark.parametrize("mlp", ["gelu", "swiglu"])

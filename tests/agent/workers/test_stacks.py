@@ -20,7 +20,7 @@ from tests.agent.support.processes import python, until
 
 WORKER = """
 import ctypes, sys, time, threading
-libc = ctypes.PyDLL(None)
+hold = ctypes.PyDLL(None).sleep  # looked up here: later its frames would be in the stack
 from holdfast.agent.forkserver import bootstrap
 bootstrap._register_stacks({path!r})
 def outer():
@@ -31,7 +31,7 @@ def inner():
 {call}
 """
 SPY = Path(sys.executable).with_name("py-spy")
-SLEEP, HOLD, LOOP = "time.sleep(60)", "while True: libc.sleep(60)", "while True: pass"
+SLEEP, HOLD, LOOP = "time.sleep(60)", "while True: hold(60)", "while True: pass"
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict, replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +14,12 @@ from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs, require
 from holdfast.cli.common.options import Json, with_client_only
 from holdfast.cli.common.progress import progress
-from holdfast.cli.study import plan_stages
+from holdfast.cli.study import plan_stages, plan_what_if
 from holdfast.cli.study.live_cluster import LIVE, read_live
 
 if TYPE_CHECKING:  # numpy and torch take time to import
     from holdfast.planner.cluster.cluster import Cluster
     from holdfast.planner.cost.layout import Layout
-    from holdfast.planner.network.questions import Reply
-    from holdfast.planner.packets.questions import RackReply
     from holdfast.planner.search.ranked import Ranked
     from holdfast.planner.search.search import Found, Search
     from holdfast.planner.unlike.explained import Unlike
@@ -126,10 +123,10 @@ def plan(
     began, budget = time.monotonic(), Budget(seconds, time.monotonic)
     search = _search(config, known, goal, limit, profile, idle_nodes, schedules, host)
     if what_if:
-        _check(what_if, search)
+        plan_what_if.check(what_if, search)
     with progress("looking at layouts"):
         found = search.run(budget.is_up, budget.is_too_long)
-    replies = _asked(what_if, found.best[0], search) if what_if else []
+    replies = plan_what_if.asked(what_if, found.best[0], search) if what_if else []
     text = _settings(config, found.best[0], search)
     unlike = _unlike(found.best[0], search)
     if draw is not None:
@@ -143,7 +140,7 @@ def plan(
         for line in [] if unlike is None else unlike.lines():
             output.say(line)
         if replies:
-            _print_replies(replies)
+            plan_what_if.print_replies(replies)
     if draw is not None and not as_json:
         output.say(f"picture written to {draw}")
     _write_settings(out, text, as_json)
@@ -249,70 +246,12 @@ def _search(
     )
 
 
-def _check(questions: list[str], search: "Search") -> None:
-    """A question that can't be answered is refused before the search."""
-    from holdfast.planner.network.network import Network
-    from holdfast.planner.network.of_cluster import clos_of
-    from holdfast.planner.network.traffic import StepTraffic
-    from holdfast.planner.packets.questions import ask
-
-    for question in questions:
-        ask(question, StepTraffic(1, 1, 1, 0.0, 0.0), Network(clos_of(search.costs.cluster)), slots=0)
-
-
-def _asked(questions: list[str], best: "Ranked", search: "Search") -> "list[Reply | RackReply]":
-    """What the network does to the best layout's transfers, as it is and with each change."""
-    from holdfast.planner.network.network import Network
-    from holdfast.planner.network.of_cluster import clos_of
-    from holdfast.planner.network.questions import now
-    from holdfast.planner.network.traffic import StepTraffic
-    from holdfast.planner.packets.questions import ask
-
-    layout, wire = best.layout, best.prediction.wire.by_purpose
-    traffic = StepTraffic(
-        layout.pp,
-        layout.dp,
-        layout.tp,
-        wire["replicas"] / layout.world,
-        wire["pipeline"] / (2 * max(1, layout.pp - 1) * layout.dp * layout.tp),
-    )
-    network = Network(clos_of(search.costs.cluster))
-    return [now(traffic, network), *(ask(question, traffic, network) for question in questions)]
-
-
 def _unlike(best: "Ranked", search: "Search") -> "Unlike | None":
     """What NICs of unlike types mean for the best layout; None where all are alike."""
     from holdfast.planner.unlike.blocks import is_unlike
     from holdfast.planner.unlike.explained import explained
 
     return explained(search.costs, search.model, best.layout) if is_unlike(search.costs.cluster) else None
-
-
-def _print_replies(replies: "list[Reply | RackReply]") -> None:
-    from holdfast.planner.packets.questions import RackReply
-
-    table = output.table("WHAT IF", ">SUMS", ">MESSAGES", ">SHARED UPLINKS", "")
-    assert not isinstance(replies[0], RackReply)
-    first = replies[0].answer
-    assert first is not None
-    for one in replies:
-        if isinstance(one, RackReply):
-            for line in one.lines():
-                table.add_row(one.question, "", "", "", line)
-        elif one.answer is not None:
-            slower = one.answer.sums_s / first.sums_s - 1 if first.sums_s else 0.0
-            text = f"sums {slower:+.0%}" if abs(slower) >= 0.005 else ""
-            if one.answer.cut_off:
-                text = f"{one.answer.cut_off:,} rings and messages are cut off: the job stops"
-            both = one.answer.sums_s, one.answer.messages_s
-            times = [f"{1e3 * value:.4g} ms" if isfinite(value) else "never" for value in both]
-            table.add_row(one.question, *times, f"{one.answer.conflicts:,}", text)
-        elif one.flap is not None:
-            text = f"InfiniBand gives up after {one.flap.tolerance_s:.3g} s: the job fails"
-            if one.flap.ends_s is not None:
-                text = f"the step ends {one.flap.ends_s - one.flap.calm_s:.3g} s later"
-            table.add_row(one.question, "", "", "", text)
-    output.out().print(table)
 
 
 def _settings(config: "Config", best: "Ranked", search: "Search") -> str:

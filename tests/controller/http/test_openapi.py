@@ -16,7 +16,8 @@ from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.facade import Facade
 from holdfast.controller.http.routes import create_app
 from tests.controller.support.asking import TOKEN
-from tests.controller.support.fake_facade import FakeFacade, traced
+from tests.controller.support.fake_facade import FakeFacade
+from tests.controller.support.fake_spans import traced
 
 QUIETLY = settings(
     deadline=None,

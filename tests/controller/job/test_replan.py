@@ -15,7 +15,8 @@ from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.model import Job, JobSpec, JobStatus, Options, SizedLayout
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.controller.support.virtual import FakeAgent, Virtual, trains_again
+from tests.controller.support.virtual import Virtual, trains_again
+from tests.controller.support.virtual_agents import FakeAgent
 
 THREE = SizedLayout(3, 0.75, ("--pp", "1", "--dp", "12"), "pp=1 dp=12 tp=1")
 TWO = SizedLayout(2, 0.5, ("--pp", "2", "--dp", "4"), "pp=2 dp=4 tp=1")

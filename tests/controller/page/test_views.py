@@ -16,7 +16,7 @@ from holdfast.wire.plans import encode_plan
 from tests.browser import Watched
 from tests.conftest import Until
 from tests.controller.page.served import Served, open_page, pixels_of
-from tests.controller.support.fake_facade import traced
+from tests.controller.support.fake_spans import traced
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 
-from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.base.errors import Conflict, NotFound, UsageError
 from holdfast.controller.http.facade import Json
 from holdfast.controller.past.slowness import SlowHistory
@@ -18,11 +17,11 @@ from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.wire import messages as msg
-from holdfast.wire.plans import encode_plan
 from holdfast.wire.types import STEP_PARTS, NodeState
 from tests.controller.support.fake_job import FakeJob
 from tests.controller.support.fake_metrics import fake_job_metrics, fake_metrics
 from tests.controller.support.fake_past import fake_day, fake_then
+from tests.controller.support.fake_spans import traced
 from tests.controller.support.fake_training import PHASES, STATES
 
 ACTIVE = ("pending", "starting", "running", "recovering")
@@ -386,16 +385,6 @@ class FakeFacade(FakeJob):
 def _rounded(value: float | None) -> float | None:
     """As the controller rounds the columns of its ranks."""
     return None if value is None else round(value, 4)
-
-
-def traced(facade: FakeFacade) -> tuple[SpanTable, JobShape]:
-    """Spans of some steps of the fake's mesh, with its slow ranks."""
-    small = facade.world <= 64
-    job = Job(facade.pp, facade.dp, facade.tp, micro_batches=8 if small else facade.pp)
-    culprits = [Culprit(rank, "compute", factor - 1) for rank, factor in facade.slow.items()]
-    table, plan = simulate(job, culprits, 6 if small else 1, 1)
-    names = tuple(str(row["name"]) for row in facade.node_rows if row["ranks"])
-    return table, JobShape(facade.id, facade.name, names, facade.per_node, encode_plan(plan))
 
 
 def llm_175b() -> FakeFacade:

@@ -1,6 +1,5 @@
 """A cluster in virtual time: the real brain, agents that answer as real ones do, and no wall clock at all."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -26,42 +25,14 @@ from holdfast.wire import messages as msg
 from holdfast.wire import turns
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
+from tests.controller.support.virtual_agents import FakeAgent, Worker
+from tests.controller.support.virtual_checks import check
 
 STEP = 0.3
 TICK = 0.05  # as of a real controller
 LATER = ((3.0, 0.15), (30.0, 0.3))
 """Once so many seconds have gone by without anything done to it, ticks are longer: what is decided then is not a matter
 of a twentieth of a second. A step lasts a whole number of them, and frames come in less than `silence_floor`."""
-
-
-@dataclasses.dataclass
-class Worker:
-    job: str
-    generation: int
-    rank: int
-    pid: int
-    running: bool = True
-    step: int = -1
-    read: int = -1  # the last step that its agent has sent: a new agent reads the others in the worker's file
-    progress_at: float = 0.0
-    stopped_at: float = math.inf  # process stopped or GIL held: no tick from here on
-    state_t: bool = False
-    sleeping_at: float = math.inf  # alive but stuck outside of any operation
-    busy_until: float = 0.0  # it computes until then, wherever it stands
-    waits_for_turn: bool = False  # another job's worker has the slot
-
-
-@dataclasses.dataclass
-class FakeAgent:
-    name: str
-    slots: int
-    memory_bytes: int = 0  # of the host; 0: not known
-    alive: bool = True
-    frozen: bool = False
-    incarnation: int = 0
-    workers: dict[tuple[str, int, int], Worker] = dataclasses.field(default_factory=dict)
-    newest: dict[str, int] = dataclasses.field(default_factory=dict)
-    unheard: list[t.Event] = dataclasses.field(default_factory=list)
 
 
 class Virtual:
@@ -289,7 +260,7 @@ class Virtual:
                 if agent.alive and not agent.frozen:
                     self._frame(agent, max(tick, 2 * TICK))
         self.feed(Tick(self.busy, self.busy))
-        self.check()
+        check(self)
 
     def run_until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
         """Move time until it holds; it must within so many seconds."""
@@ -382,42 +353,6 @@ class Virtual:
             return None
         quiet = min(watched, max(0.0, self.now - worker.busy_until))
         return t.Activity(watched, quiet, "T" if worker.state_t else "S", cpu=float(not quiet), waits_for="a lock")
-
-    # --- invariants ----------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """What must hold after every event."""
-        generations: set[tuple[str, int]] = set()
-        for agent in self.agents.values():
-            if not agent.alive:
-                continue  # workers behind a lost agent cannot join: their store and their peers are gone
-            held = {(w.job, w.generation) for w in agent.workers.values() if w.running}
-            jobs = {job for job, _ in held}
-            self._check_sharing(agent, [self.specs[job] for job in sorted(jobs)])
-            generations |= held
-        assert len(generations) == len({job for job, _ in generations}), f"two generations train at once: {generations}"
-        live = [i.job for i in self.incidents if i.live]
-        assert len(live) == len(set(live))
-        for brain in self.brain.jobs.active():
-            job = brain.c.job
-            if job.generation and brain.c.life.stage.value == "up":
-                assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
-        on: dict[str, list[JobSpec]] = {}
-        for brain in self.brain.jobs.active():
-            for name in brain.c.job.nodes:
-                on.setdefault(name, []).append(brain.c.job.spec)
-        for name, specs in on.items():
-            self._check_sharing(self.agents[name], specs)
-        if self.on_check is not None:
-            self.on_check(on)
-
-    def _check_sharing(self, agent: FakeAgent, specs: list[JobSpec]) -> None:
-        """One job, or several that share, within the memory of the host's part for each slot."""
-        names = [spec.id for spec in specs]
-        assert len(specs) <= 1 or all(spec.share_bytes for spec in specs), f"{agent.name} belongs to {names}"
-        if len(specs) > 1 and agent.memory_bytes:
-            used = sum(spec.share_bytes for spec in specs) * agent.slots
-            assert used <= agent.memory_bytes, f"{agent.name} has {agent.memory_bytes} bytes, {names} use {used}"
 
 
 def training(nodes: int = 2, **more: object) -> Virtual:

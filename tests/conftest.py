@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,6 +11,7 @@ import pytest
 
 from holdfast.agent.forkserver.fork_from import VARIABLE
 from holdfast.trainer.determinism import fix_products
+from tests import ports
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
 from tests.fork_source import fork_source
 
@@ -52,10 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    """A loopback port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on which nothing listens."""
+    return ports.free_port()
 
 
 @pytest.fixture

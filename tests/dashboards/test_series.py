@@ -6,7 +6,6 @@ difference, so 512 ranks on 64 nodes do for 12,288.
 
 import http.server
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -25,6 +24,7 @@ from holdfast.dashboards.boards import BOARDS
 from holdfast.dashboards.spec import MOST_SERIES
 from tests.agent.support.fake_nvml import Board, FakeNvml
 from tests.controller.support.fake_facade import FakeFacade
+from tests.ports import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
@@ -87,9 +87,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     scrape = {"job_name": "holdfast", "honor_labels": True}
     scrape |= {"static_configs": [{"targets": [f"127.0.0.1:{server.server_port}"]}]}
     every = {"scrape_interval": "3s", "scrape_timeout": "3s"}

@@ -4,7 +4,6 @@ import http.server
 import json
 import queue
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -22,6 +21,7 @@ from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.e2e.daemons import Json, plain_get, wait_for
+from tests.ports import free_port
 
 PROMETHEUS, ALERTMANAGER = shutil.which("prometheus"), shutil.which("prometheus-alertmanager")
 
@@ -169,9 +169,3 @@ def is_ready(url: str) -> bool:
     with suppress(httpx.TransportError):
         return plain_get(f"{url}/-/ready").status_code == 200
     return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

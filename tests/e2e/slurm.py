@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.daemons import wait_for
+from tests.ports import free_ports
 
 TOOLS = ("munged", "slurmctld-wlm", "slurmd-wlm", "scontrol", "sinfo", "srun")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -51,7 +52,7 @@ def cluster(folder: Path, nodes: list[str]) -> Iterator[dict[str, str]]:
     key = folder / "munge" / "key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
-    host, ports = socket.gethostname(), _free_ports(1 + len(nodes))
+    host, ports = socket.gethostname(), free_ports(1 + len(nodes))
     lines = [
         f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1"
         for node, port in zip(nodes, ports[1:], strict=True)
@@ -98,13 +99,3 @@ def _sinfo(env: dict[str, str]) -> list[list[str]]:
     argv = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E"]
     done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
     return [line.split("|", 2) for line in done.stdout.splitlines()] if done.returncode == 0 else []
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -14,6 +14,7 @@ from holdfast.cli.local.cluster import LocalCluster
 from tests.controller.alerts.test_send import Web, serving
 from tests.e2e import monitoring
 from tests.e2e.daemons import SMALL_MODEL, Commands, Json, plain_get, wait_for
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +36,7 @@ def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
     config.write_text(
         yaml.safe_dump({"global": {"resolve_timeout": f"{RESOLVE_S}s"}, "route": route, "receivers": [hook]})
     )
-    port = monitoring.free_port()
+    port = free_port()
     assert monitoring.ALERTMANAGER is not None
     command = [
         monitoring.ALERTMANAGER, f"--config.file={config}", f"--storage.path={folder}/data",

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import pytest
 from holdfast.cli.local import leftovers
 from tests.e2e import slurm
 from tests.e2e.daemons import ROOT, Commands, wait_for
+from tests.ports import free_ports
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,14 +46,6 @@ def env() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder)
 
 
-def ports() -> list[str]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    numbers = [str(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return numbers
-
-
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_job_in_one_allocation(holdfast: Commands, env: dict[str, str], tmp_path: Path, code: int) -> None:
     (tmp_path / "bin").mkdir()
@@ -61,7 +53,7 @@ def test_a_job_in_one_allocation(holdfast: Commands, env: dict[str, str], tmp_pa
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
     program.chmod(0o755)
     (tmp_path / "train.py").write_text(TRAIN)
-    http, grpc = ports()
+    http, grpc = map(str, free_ports(2))
     path = f"{program.parent}:{os.environ['PATH']}"
     own = {"HTTP_PORT": http, "GRPC_PORT": grpc, "PER_NODE": "2", "PATH": path, "TMPDIR": str(tmp_path)}
     whole = holdfast.environment({**env, **own, "OMP_NUM_THREADS": "1"})

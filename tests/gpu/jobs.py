@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.gpu.conftest import SCRIPTS, Child, Start, one_gpu_environments
+from tests.ports import free_ports
 
 Row = dict[str, Any]
 TEXT = "".join(f"line {i}: {i * i % 97} sheep and {i % 7} goats, {i * 31 % 1009} of them at sea\n" for i in range(4000))
@@ -31,18 +31,9 @@ def settings(folder: Path, **changes: object) -> list[str]:
     return [word for key, value in chosen.items() for word in ("--set", f"{key.replace('__', '.', 1)}={value}")]
 
 
-def ports(count: int) -> list[int]:
-    """Free ones of the loopback device."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return found
-
-
 def started(start: Start, folder: Path, runs: Sequence[Row], world: int = 1) -> list[Child]:
     """Ranks that do `runs`, each with "name" and "argv"."""
-    listed = [{**run, "port": port} for run, port in zip(runs, ports(len(runs)), strict=True)]
+    listed = [{**run, "port": port} for run, port in zip(runs, free_ports(len(runs)), strict=True)]
     path = folder / f"runs-{time.monotonic_ns()}.json"
     path.write_text(json.dumps(listed))
     common = {

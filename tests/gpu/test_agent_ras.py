@@ -16,6 +16,7 @@ from holdfast.agent.activity.operations import NcclOperations
 from holdfast.agent.activity.ras_thread import NAME, RasThread
 from tests.conftest import Until
 from tests.gpu.conftest import Child, OneGpuHosts, Start
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -50,10 +51,7 @@ def ras_threads(pid: int) -> list[tuple[int, str]]:
 def test_counts_grow_and_name_the_rank_that_is_behind(
     start: Start, until: Until, one_gpu_hosts: OneGpuHosts, tmp_path: Path
 ) -> None:
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            ports.append(probe.getsockname()[1])
+    ports = free_ports(2)
     address = f"127.0.0.1:{ports[0]}"
     ranks = [
         start(SCRIPT, str(tmp_path), str(rank), str(ports[1]), env={**env, nccl_ras.ENV_ADDRESS: address})

@@ -15,6 +15,7 @@ from holdfast.agent.activity.nccl_ras import PATIENCE_S, Absent, RasMember, TooL
 from holdfast.agent.activity.operations import NcclOperations
 from holdfast.base.errors import ProtocolError, Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
+from tests.ports import free_port
 
 RANKS = [(n, "127.0.0.1", 100 + n, {"AllReduce": 641 - (n == 2), "SendRecv": n}) for n in range(4)]
 
@@ -116,9 +117,7 @@ def test_a_real_answer_with_one_that_lags_names_it() -> None:
 
 
 def test_where_no_server_listens_there_is_no_ras() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(Absent):
         ask(address)
     for wrong in ("", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "127.0.0.1:x"):

@@ -221,6 +221,8 @@ def test_a_run_that_was_asleep_cannot_commit(store: Store, at: int) -> None:
 
 
 def test_a_datanode_that_dies_during_the_upload_costs_nothing(hdfs: HdfsCluster, both: list[Store]) -> None:
+    """Until the NameNode misses it, up to 33 s here, each new block is meant for both DataNodes. The stores ask on."""
+    both = [open_store(store.url, timeout_s=60) for store in both]
     fences = {store.url: claim(store, "job", 0) for store in both}
     for store in both:
         assert [one.reason for one in save_all(store, fences[store.url], 1, BIG)] == ["", ""]

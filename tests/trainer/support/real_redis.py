@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 
 @contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
@@ -19,9 +20,7 @@ def redis_server(folder: Path) -> Iterator[str]:
     redis = pytest.importorskip("redis")
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server on this machine")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=folder)
     client = redis.Redis(port=port)

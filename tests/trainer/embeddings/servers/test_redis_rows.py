@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from holdfast.trainer.embeddings.servers.redis_rows import RedisRows
 from holdfast.trainer.embeddings.servers.rows import MemoryRows
 from holdfast.trainer.embeddings.servers.server import Server
 from holdfast.trainer.embeddings.servers.tables import Spec, Tables
+from tests.ports import free_port
 
 redis = pytest.importorskip("redis")
 KEYS = as_keys([3, (1 << 40) + 7, 1, (1 << 63) + 5])
@@ -116,8 +116,7 @@ def test_of_runs_that_begin_at_once_one_gets_the_name(url: str) -> None:
 
 
 def test_errors_are_one_line_without_the_password(url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     with pytest.raises(Unavailable, match=rf"--tables redis://127\.0\.0\.1:{port}/0: .*refused") as raised:
         redis_rows.claim(f"redis://me:hidden@127.0.0.1:{port}/0", "one", {})
     assert "hidden" not in str(raised.value)

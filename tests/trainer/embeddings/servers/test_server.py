@@ -27,6 +27,7 @@ from holdfast.trainer.embeddings.servers.link import Link, accept, ask, connect
 from holdfast.trainer.embeddings.servers.server import Server
 from holdfast.trainer.embeddings.servers.stream import Stream
 from holdfast.trainer.embeddings.servers.tables import Spec
+from tests.ports import free_port
 
 SECRET = b"0123456789abcdef"
 SPEC = Spec(2, 4, "float64", 1, 0)
@@ -268,8 +269,7 @@ def test_what_was_asked_before_there_was_a_connection_waits_for_no_reply(count: 
 
 
 def test_a_server_that_is_gone_is_one_line_with_its_name() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     stream = Stream(address, SECRET, "embedding server 3", Backoff(initial=0.01, deadline=0.05))
     stream.ask(fetching(), KEYS)
     with pytest.raises(Unavailable, match=f"embedding server 3 at {address} does not reply: Connection refused"):

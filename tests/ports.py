@@ -1,0 +1,32 @@
+"""Ports for servers that a test starts in a moment."""
+
+import random
+import socket
+from pathlib import Path
+
+FIRST = 12_000
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_BELOW = min(int(_RANGE.read_text().split()[0]), 32_768) if _RANGE.exists() else 32_768
+"""From here on the kernel gives ports to whoever connects, or asks for any: between the look and the server's start it
+would give this one to another test."""
+_random = random.SystemRandom()  # tests with a seed, side by side, would all get the same
+
+
+def free_port() -> int:
+    """A port on which nothing listens, at any address."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ones."""
+    found: list[int] = []
+    for port in _random.sample(range(FIRST, _BELOW), 50 * count):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"of {50 * count} ports not {count} are free")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast.agent.forkserver.fork_from import VARIABLE
 from holdfast.trainer.determinism import fix_products
@@ -22,6 +23,11 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     # runs have the processors too: threads that spin until their peers come took three quarters of the time.
     os.environ.setdefault(name, "1")
 fix_products()  # before the first product: tests compare bits of this process with those of the trainer's
+
+# Before test modules are imported: their own settings begin with these. Of each example Hypothesis measures wall time,
+# which other runs on this machine make as long as they please. The parent is what was loaded before (.ci/mutants.py).
+settings.register_profile("shared", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Under `nohup`, or `&` in a script: what tests start would ignore Ctrl-C as well, and never end.

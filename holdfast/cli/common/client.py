@@ -163,12 +163,13 @@ class Client:
 
     def log_events(self, job: str = "", **params: Any) -> Iterator[tuple[str, Json]]:
         """("line", {rank, stream, text, ...}) as they come, beginning with the retained tail, then ("end", {}).
-        Comments that keep the line alive come as ("", {}). `params`: as the route has them."""
+        The beginning and comments that keep the line alive come as ("", {}). `params`: as the route has them."""
         path = f"/api/v1{_of(job) or '/job'}/logs"
         with self._errors(), self._connect().stream("GET", path, params=params, timeout=self._stream()) as answer:
             if answer.status_code != 200:
                 answer.read()
                 self._raise(answer)
+            yield "", {}
             name = ""
             for line in answer.iter_lines():
                 if line.startswith("event: "):

@@ -1,5 +1,6 @@
 """The live log of a job: followed through restarts of the controller, each line printed once."""
 
+import math
 import queue
 import threading
 import time
@@ -125,8 +126,10 @@ class Follower:
         """Lines of one connection, without those that were printed before."""
         self._ended = False
         burst: list[Json] | None = [] if reconnected else None
-        until = time.monotonic() + BURST_S
+        until = math.inf
         for name, line in self._client.log_events(self._job, **self._params):
+            if math.isinf(until):  # a controller that has just started may be slow to answer
+                until = time.monotonic() + BURST_S
             if name == "end":
                 self._ended = True
                 break

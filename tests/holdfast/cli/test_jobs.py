@@ -279,7 +279,7 @@ def test_run_stays_with_its_own_job_when_another_is_submitted(
     fake.others = [job_as("failed", exit_code=3, reason="rank1: the same traceback 3 times")]
     fake.job = job_as("running", id="j2", name="eval")
     fake.log.put("end")
-    thread.join(timeout=15)
+    thread.join(timeout=60)
     assert codes == [3]
     lines = capsys.readouterr().err.splitlines()
     assert lines[-2:] == ["holdfast: the reason: rank1: the same traceback 3 times",
@@ -296,7 +296,7 @@ def test_run_says_once_why_its_job_waits(
     thread.start()
     until(lambda: sum(asked[1] == "/jobs/j1" for asked in fake.asked) > 2)
     fake.end("finished", exit_code=0)
-    thread.join(timeout=15)
+    thread.join(timeout=60)
     assert codes == [0]
     err = capsys.readouterr().err
     assert err.startswith(

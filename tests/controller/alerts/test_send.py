@@ -46,8 +46,8 @@ class Web:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                web.posted.append((self.path, body))
                 web.authorization[self.path] = self.headers["Authorization"]
+                web.posted.append((self.path, body))  # last: a test may wait for it
                 self.send_response(web.status)
                 self.send_header("Content-Length", str(len(web.answer)))
                 self.end_headers()
@@ -93,14 +93,14 @@ def made(receivers: list[Receiver], known: list[Incident], reported: list[tuple[
 
 
 async def sent(receivers: list[Receiver], until: Callable[[], Any], reported: list[Any] | None = None) -> Sender:
-    """Sends one alert, until something is so."""
+    """Sends one alert, until something is so and what each receiver answered has been counted."""
     known: list[Incident] = []
     sender = made(receivers, known, reported)
     sender.book.look(known, [], time.time())  # what is there from the start is not sent
     known.append(alert(1, time.time() + 0.001))
     task = asyncio.create_task(sender.run())
-    async with asyncio.timeout(20):
-        while not until():
+    async with asyncio.timeout(60):
+        while not until() or not all(any(outcomes.values()) for outcomes in sender.counts.values()):
             await asyncio.sleep(0.02)
     task.cancel()
     return sender

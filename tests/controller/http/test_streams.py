@@ -17,6 +17,10 @@ from holdfast.controller.http.serve import serving
 from tests.controller.support.fake_facade import FakeFacade
 
 
+def client_of(port: int) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
+
+
 @contextlib.asynccontextmanager
 async def events(client: httpx.AsyncClient, path: str) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
     async with client.stream("GET", path) as answer:
@@ -47,7 +51,7 @@ def test_events_report_status_and_new_steps_to_every_listener(facade: FakeFacade
     async def story() -> None:
         app = create_app(facade, Auth())
         streams = app.state.streams
-        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with serving(app, port=0) as port, client_of(port) as client:
             async with (
                 events(client, "/api/v1/events?since=17&since_job=job-1") as one,
                 events(client, "/api/v1/events") as two,
@@ -89,7 +93,7 @@ def test_events_come_at_most_five_times_a_second_and_heartbeats_between(facade: 
         app.state.streams._heartbeat_s = 0.4
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(app, port=0))
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            client = await stack.enter_async_context(client_of(port))
             seen = await stack.enter_async_context(events(client, "/api/v1/events"))
             live = asyncio.create_task(facade.live(0.01))
             begin, count = time.monotonic(), 0
@@ -109,7 +113,7 @@ def test_what_does_not_change_is_sent_once(facade: FakeFacade) -> None:
         app = create_app(facade, Auth())
         async with (
             serving(app, port=0) as port,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            client_of(port) as client,
             events(client, "/api/v1/events") as seen,
         ):
             first = await until(seen, "status")
@@ -133,7 +137,7 @@ def test_a_large_state_is_sent_less_often(facade: FakeFacade) -> None:
         app = create_app(facade, Auth())
         async with (
             serving(app, port=0) as port,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            client_of(port) as client,
             events(client, "/api/v1/events") as seen,
         ):
             live = asyncio.create_task(facade.live(0.01))
@@ -153,7 +157,7 @@ def test_a_stop_does_not_wait_for_listeners(facade: FakeFacade, monkeypatch: pyt
     async def story() -> float:
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
-            client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}")
+            client = client_of(port)
             async with client, events(client, "/api/v1/events") as one, events(client, "/api/v1/job/logs"):
                 await until(one, "status")
                 begin = time.monotonic()
@@ -169,7 +173,7 @@ def test_logs_begin_with_the_tail_and_end_with_the_job(facade: FakeFacade) -> No
     async def story() -> None:
         facade.log.append(line)
         app = create_app(facade, Auth())
-        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with serving(app, port=0) as port, client_of(port) as client:
             async with events(client, "/api/v1/job/logs") as seen:
                 assert await until(seen, "line") == line
                 facade.log.append(line | {"text": "more"})
@@ -191,7 +195,7 @@ def test_a_reader_of_the_log_says_which_lines(facade: FakeFacade) -> None:
 
     async def story() -> None:
         app = create_app(facade, Auth())
-        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with serving(app, port=0) as port, client_of(port) as client:
             for query, expected in (
                 ("ranks=0", ["0a", "0b"]), ("node=b", ["1b", "0b"]), ("ranks=0-1&generation=1", ["0a", "1b"]),
             ):  # fmt: skip
@@ -219,7 +223,7 @@ def test_a_new_job_is_distinguished_from_its_first_step(facade: FakeFacade) -> N
     async def story() -> None:
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            client = await stack.enter_async_context(client_of(port))
             path = "/api/v1/events?since=17&since_job=the-one-before"
             seen = await stack.enter_async_context(events(client, path))
             assert (await until(seen, "steps"))["step"][0] == 0
@@ -233,7 +237,7 @@ def test_each_listener_follows_its_own_job_or_the_newest(facade: FakeFacade) -> 
         other.warm_up(3)
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            client = await stack.enter_async_context(client_of(port))
             old, new, any_job = [
                 await stack.enter_async_context(events(client, f"/api/v1/events{query}"))
                 for query in ("?job=demo&since=17", "?job=job-2", "")
@@ -263,7 +267,7 @@ def test_the_list_of_jobs_is_sent_where_it_changed(facade: FakeFacade) -> None:
         facade.add_job("eval", pp=1, dp=2, tp=1)
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            client = await stack.enter_async_context(client_of(port))
             seen = await stack.enter_async_context(events(client, "/api/v1/events"))
             assert "jobs" in await until(seen, "status")
             facade.serial += 1

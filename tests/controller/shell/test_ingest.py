@@ -217,8 +217,9 @@ def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert reported[0].cause.evidence["newcomer"]["incarnation"] == "i2"
 
 
-def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None:
+def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same host, new incarnation: the stream that still looks alive is the dead one's."""
+    monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_S", 3600.0)  # not because the other is silent
 
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as old:
@@ -226,7 +227,7 @@ def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None
             old.beat()
             await eventually(lambda: here.shell.sessions.received.frames == 1)
             async with agent(here.port, incarnation="i2", predecessors=("i0", "i1")) as new:
-                await eventually(lambda: here.shell.sessions.by_node["node0"].incarnation == "i2", deadline_s=2.0)
+                await eventually(lambda: here.shell.sessions.by_node["node0"].incarnation == "i2")
                 new.report(notice(1))
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert here.brain.of(EventSeen) == [EventSeen("node0", notice(1))]
@@ -291,7 +292,7 @@ def test_a_second_agent_of_the_same_host_waits_until_the_first_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has another state folder: nothing says that the first is gone. No ping-pong; one finding names both."""
-    monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_S", 0.5)
+    monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_S", 3600.0)
     monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_BEATS", 0.0)
     monkeypatch.setattr("holdfast.controller.shell.ingest.RETRY_S", 0.1)
 
@@ -299,15 +300,16 @@ def test_a_second_agent_of_the_same_host_waits_until_the_first_is_silent(
         async with stage(tmp_path) as here, agent(here.port) as first:
             await eventually(lambda: first.link.connected)
             async with agent(here.port, incarnation="i2") as second:
-                end = asyncio.get_running_loop().time() + 1.5
-                while asyncio.get_running_loop().time() < end:
-                    first.beat()
-                    await asyncio.sleep(0.05)
-                assert here.shell.sessions.received.refused["name"] >= 3
+                await eventually(lambda: here.shell.sessions.received.refused["name"] >= 3)
+                holder = here.shell.sessions.by_node["node0"]
+                heard_at = holder.heard_at
+                first.beat()
+                await eventually(lambda: holder.heard_at > heard_at)  # by which its silence is measured
                 assert not second.link.connected
                 assert len(here.brain.of(AgentJoined)) == 1
                 kinds = [i.cause.kind for i in here.brain.c.book.incidents.values()]
                 assert kinds == [t.FindingKind.NODE_NAME_TAKEN]
+                monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_S", 0.5)
                 await eventually(lambda: second.link.connected)  # the first is silent now: half an open connection
                 assert here.shell.sessions.by_node["node0"].incarnation == "i2"
 
@@ -332,6 +334,8 @@ def test_a_command_that_no_message_can_hold_is_answered_as_failed(tmp_path: Path
 
 
 def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.agent.stream.link._WELCOME_TIMEOUT", 3600.0)  # it is not the agent that gives up
+
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: one.link.connected)
@@ -350,7 +354,7 @@ def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.
             def is_another() -> bool:
                 return one.link.connected and here.shell.sessions.by_node.get("node0") not in (None, session)
 
-            await eventually(is_another, deadline_s=8.0)  # sooner than the agent's wait for a welcome ends
+            await eventually(is_another)
             here.shell.send("node0", msg.Command("c1", "j1", 1, msg.StopWorkers(2.5)))
             await eventually(lambda: one.commands)
 

@@ -158,7 +158,7 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
 
         shell = make_shell(tmp_path, Counting("b1"), sessions=Acknowledging())
         task = asyncio.create_task(shell.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(flushed) < 2:
                 await asyncio.sleep(0.01)
             time.sleep(0.4)  # something blocks the loop

@@ -34,6 +34,7 @@ def test_coordinates_are_those_of_the_mesh() -> None:
 
 
 def test_there_is_a_past_and_it_ends_now(tmp_path: Path) -> None:
+    begun = time.time()
     one = made(tmp_path, history=3600.0, step=2.0)
     job = one.world.job
     assert job is not None
@@ -42,8 +43,8 @@ def test_there_is_a_past_and_it_ends_now(tmp_path: Path) -> None:
     last = brain.c.ledger.last
     assert last is not None
     assert last.step > 1000
-    assert abs(last.at - time.time()) < 60
-    assert abs(job.submitted_at - (time.time() - 3600)) < 60
+    assert begun - 60 < last.at < time.time() + 1  # however long it took to simulate
+    assert abs(job.submitted_at - (begun - 3600)) < 60
     rows = brain.c.ledger.sorted_rows()
     assert rows[0].loss > rows[-1].loss + 1, "the loss falls"
     one.shell.journal.close()
@@ -82,8 +83,10 @@ async def until(what: Any, seconds: float) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.calm
+@pytest.mark.timeout(600)
 def test_a_slow_host_is_named_and_a_crash_is_recovered_from(tmp_path: Path) -> None:
-    one = made(tmp_path, history=300.0, step=0.25, spares=1)
+    # Workers that start and restore for so long that no look can miss the recovery.
+    one = made(tmp_path, history=300.0, step=0.25, spares=1, start=4.0, restore=4.0)
 
     async def story() -> None:
         async with (
@@ -100,26 +103,28 @@ def test_a_slow_host_is_named_and_a_crash_is_recovered_from(tmp_path: Path) -> N
                 ranks = await get("/ranks")
                 return set(ranks["pp"]) == {0, 1} and len(ranks["rank"]) == 16
 
-            async def leads(condition: str) -> bool:
-                return bool((await get("/job/health"))["condition"] == condition)
+            async def leads(condition: str) -> Any:
+                health = await get("/job/health")
+                return health if health["condition"] == condition else None
 
-            await until(has_ranks, 30)
+            await until(has_ranks, 60)
             one.strike(How.SLOW, where=0.9)
             (slow,) = [host for host in one.world.job_hosts() if host.slow > 1]
-            await until(lambda: leads("slow"), 90)
-            health = await get("/job/health")
+            health = await until(lambda: leads("slow"), 240)
             assert f"on {slow.name}" in health["sentence"]
             slow.slow = 1.0
             one.strike(How.CRASH, where=0.1)
-            await until(lambda: leads("recovering"), 30)
+            await until(lambda: leads("recovering"), 60)
             step = (await get("/job"))["step"]
 
             async def goes_on() -> bool:
                 return bool((await get("/job"))["step"] > step + 5)
 
-            await until(goes_on, 60)
+            await until(goes_on, 120)
 
-            traffic = await get(f"/nodes/{slow.name}/traffic")
-            assert sum(traffic["nics"][0]["tx"]) > 0
+            async def has_traffic() -> bool:
+                return sum((await get(f"/nodes/{slow.name}/traffic"))["nics"][0]["tx"]) > 0
+
+            await until(has_traffic, 60)
 
     asyncio.run(story())

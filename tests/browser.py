@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGS = [
@@ -17,6 +17,8 @@ ARGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ]  # fmt: skip
 OWN = ("http://127.0.0.1:", "blob:http://127.0.0.1:")
+PATIENCE_MS = 120_000
+"""Of a busy machine, on which some runs have only what others leave of the processors; Playwright's is 5 or 30 s."""
 
 
 @contextmanager
@@ -24,8 +26,9 @@ def chromium() -> Iterator[Browser]:
     if not CHROMIUM.exists() and not os.environ.get("CI"):
         pytest.skip(f"{CHROMIUM} is not there: apt-get install chromium")
     assert CHROMIUM.exists(), f"{CHROMIUM} is not there: apt-get install chromium"
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGS)
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGS, timeout=PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -51,6 +54,7 @@ def watching(
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=theme, device_scale_factor=scale
     )
+    context.set_default_timeout(PATIENCE_MS)
     watched = Watched(context.new_page())
     watched.page.on(
         "console",

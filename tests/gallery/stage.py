@@ -29,6 +29,7 @@ from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
 from tests.controller.support.stage import make_shell
 from tests.controller.support.virtual import Virtual
+from tests.ports import free_port
 
 ADDRESS = "http://controller:7070"
 
@@ -84,18 +85,18 @@ class Scene:
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """The address of the controller. Virtual time stands still meanwhile."""
+        """The address of the controller, which is nobody's afterwards. Virtual time stands still meanwhile."""
         ready, box = threading.Event(), {}
 
         async def serve() -> None:
             box["loop"], box["stop"] = asyncio.get_running_loop(), asyncio.Event()
-            async with serving(create_app(self.report, Auth()), port=0) as box["port"]:
+            async with serving(create_app(self.report, Auth()), port=free_port()) as box["port"]:
                 ready.set()
                 await box["stop"].wait()
 
         thread = threading.Thread(target=lambda: asyncio.run(serve()))
         thread.start()
-        assert ready.wait(30)
+        assert ready.wait(120)
         try:
             yield f"http://127.0.0.1:{box['port']}"
         finally:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast.cli.common.client import Client
 from holdfast.cli.main import main
 from holdfast.dashboards.spec import health
 from tests.browser import watching
@@ -27,12 +28,15 @@ LOOKS: dict[str, tuple[int, int, Literal["light", "dark"], float]] = {
     "small": (1440, 900, "light", 0.5),
 }
 """Width, height, theme, scale."""
+PATIENCE_S = 120.0
+"""For an answer of the controller, which has only what other runs leave of the processors."""
 
 
 def terminal(url: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `holdfast status` prints at this width, on both outputs."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", "24")
+    monkeypatch.setattr(Client.__init__, "__defaults__", (PATIENCE_S,))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         main(["status", "--controller", url])
@@ -46,7 +50,7 @@ def grafana(url: str, job: str) -> str:
     numbers = dict(TERM.findall(panel["targets"][0]["expr"]))
     words = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
     try:
-        scraped = httpx.get(f"{url}/metrics").text
+        scraped = httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text
     except httpx.TransportError:
         scraped = ""
     for labels in SERIES.findall(scraped):

@@ -13,7 +13,7 @@ from holdfast.controller.health.judge import NOTHING
 from tests.browser import chromium, watching
 from tests.gallery.album import folder_of
 from tests.gallery.situations import BY_NAME, SITUATIONS, Situation
-from tests.gallery.surfaces import LOOKS, grafana, page_picture, page_texts, plain, terminal
+from tests.gallery.surfaces import LOOKS, PATIENCE_S, grafana, page_picture, page_texts, plain, terminal
 
 ALBUM = os.environ.get("HOLDFAST_GALLERY", "")
 """Folder for the pictures and texts; empty: none are made."""
@@ -52,7 +52,7 @@ def test_all_surfaces_say_the_same(
     situation = BY_NAME[name]
     scene = situation.build(tmp_path)
     with scene.served() as url:
-        job = httpx.get(f"{url}/api/v1/job").json()
+        job = httpx.get(f"{url}/api/v1/job", timeout=PATIENCE_S).json()
         health = job["health"]
         texts = {f"terminal {columns}": terminal(url, columns, monkeypatch) for columns in (80, 200)}
         texts |= {f"page {look}": text for look, text in page_texts(browser, url, ("light", "dark", "phone")).items()}

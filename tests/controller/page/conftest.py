@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from holdfast.controller.http.auth import Auth
 from tests.browser import Watched, chromium, watching
@@ -11,7 +11,6 @@ from tests.controller.support.fake_facade import FakeFacade
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=30_000)  # ms, on a busy machine
     with chromium() as browser:
         yield browser
 

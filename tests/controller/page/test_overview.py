@@ -112,9 +112,8 @@ def test_six_figures_have_their_last_hour(held: Served, watched: Watched) -> Non
 def test_what_needs_a_person_has_five_rows_and_a_runbook(held: Served, watched: Watched) -> None:
     page = open_page(watched, held)
     for rank in range(7):
-        incident = held.facade.fault(rank)
-        incident["state"] = "failed"
-    held.facade.fault(1, "worker-oom")
+        held.do(lambda rank=rank: held.facade.fault(rank).update(state="failed"))  # type: ignore[misc]
+    held.do(lambda: held.facade.fault(1, "worker-oom"))
     held.tick(1)
     rows = page.locator("#needs li")
     expect(rows).to_have_count(5)

@@ -183,7 +183,7 @@ def test_a_steps_prediction_is_drawn_under_its_ranks_on_request(served: Served, 
     expect(page.locator("#timeline-legend")).not_to_contain_text("input gradients")
 
 
-def test_curvature_and_host_copies_have_colours_of_their_own(served: Served, watched: Watched) -> None:
+def test_curvature_and_host_copies_have_colours_of_their_own(served: Served, watched: Watched, until: Until) -> None:
     _, shape = traced(served.facade)
     job = Job(served.facade.pp, served.facade.dp, served.facade.tp)
     plan = job.plan()
@@ -197,8 +197,8 @@ def test_curvature_and_host_copies_have_colours_of_their_own(served: Served, wat
     legend = page.locator("#timeline-legend")
     for name in ("curvature", "host copies"):
         expect(legend.locator("span", has_text=re.compile(f"^{name}$"))).to_have_count(1)
-    for name in ("span-curvature", "span-copies"):
-        assert pixels_of(page, name, "timeline") > 100, name
+    for name in ("span-curvature", "span-copies"):  # drawn in the frame after that text
+        until(lambda name=name: pixels_of(page, name, "timeline") > 100, says=name)  # type: ignore[misc]
     page.locator("#timeline-predicted").click()
     page.wait_for_function("() => document.getElementById('timeline').dataset.paired === '2'")
     for name in ("plan-curvature", "plan-copies"):
@@ -287,7 +287,7 @@ def test_several_jobs_have_a_list_and_each_its_own_page(served: Served, watched:
     page.click("#views a[data-view=run]")
     assert "job=job-1" in page.url, "the job stays through the views"
     page.wait_for_function("document.querySelectorAll('#views a')[0].href.includes('job=job-1')")
-    other.fault(0)
+    served.do(lambda: other.fault(0))
     served.tick(1)
     page.click("#views a[data-view=overview]")
     expect(page.locator("#health-sentence")).to_contain_text(

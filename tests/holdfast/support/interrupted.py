@@ -1,4 +1,7 @@
-"""A command that has a cluster of stand-ins and a folder to put away, for tests that signal it at any moment."""
+"""A command that has a cluster of stand-ins and a folder to put away, for tests that signal it at any moment.
+
+`SECONDS [FILE]`: how long it waits; before it puts all away, it goes on only once there is such a file.
+"""
 
 import sys
 import tempfile
@@ -18,6 +21,8 @@ def body() -> int:
         with allowed():
             time.sleep(float(sys.argv[1]))
         print("ending", flush=True)
+        while sys.argv[2:] and not Path(sys.argv[2]).exists():
+            time.sleep(0.01)
     return 0
 
 

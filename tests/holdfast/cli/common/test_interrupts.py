@@ -53,7 +53,7 @@ class Stage:
             )  # fmt: skip
 
     def check_ended(self, process: "subprocess.Popen[bytes]", *codes: int) -> None:
-        code = process.wait(40)
+        code = process.wait(90)
         assert process.stdout is not None
         process.stdout.close()
         said = self.err.read_text()
@@ -101,12 +101,13 @@ def test_again_and_again(stage: Stage) -> None:
     stage.check_ended(process, *(128 + number for number in ENDING))
 
 
-def test_while_all_is_put_away(stage: Stage) -> None:
+def test_while_all_is_put_away(stage: Stage, tmp_path: Path) -> None:
     """What was done is done: the code is the command's own."""
-    process = stage.start(*COMMAND, "0")
+    process = stage.start(*COMMAND, "0", str(tmp_path / "signalled"))
     assert process.stdout is not None
     assert process.stdout.readline() + process.stdout.readline() + process.stdout.readline() == b"begun\nup\nending\n"
     process.send_signal(signal.SIGTERM)
+    (tmp_path / "signalled").touch()
     stage.check_ended(process, 0)
 
 

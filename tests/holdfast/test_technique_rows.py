@@ -97,7 +97,7 @@ def test_an_unknown_system_is_refused() -> None:
 def test_two_rows_for_real() -> None:
     small = ["--layers", "1", "--width", "64", "--heads", "2", "--inner", "128", "--length", "16", "--rounds", "1"]
     words = ["--groups", "replicas", "--only", "ddp", "zero 1", "--steps", "2", "--json"]
-    done = subprocess.run([*COMMAND, *small, *words], stdout=subprocess.PIPE, text=True, timeout=170)
+    done = subprocess.run([*COMMAND, *small, *words], stdout=subprocess.PIPE, text=True, timeout=280)
     assert done.returncode == 0
     found = json.loads(done.stdout)["groups"]["dp 2"]
     # Embedding and head of 256 bytes, a layer's attention and its three matrices, three norms.

@@ -52,7 +52,7 @@ def test_a_signal_ends_it_in_its_own_order(number: signal.Signals) -> None:
     process = daemon(ORDERLY)
     process.send_signal(number)
     process.send_signal(number)  # a repeated signal, not a second request
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (7, "ended in order\n"), err
 
 
@@ -62,13 +62,13 @@ def test_an_echo_that_comes_when_all_is_over_changes_nothing() -> None:
         "async def main(stop):\n    return 7\n"
         "code = service.run(main)\nos.kill(os.getpid(), signal.SIGTERM)\nsys.exit(code)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30).returncode == 7
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 7
 
 
 def test_what_does_not_end_is_cancelled_after_the_grace() -> None:
     process = daemon(DEAF, grace=0.2)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "told\ncancelled\n")
 
 
@@ -79,7 +79,7 @@ def test_a_second_signal_cuts_the_grace_short() -> None:
     assert process.stdout.readline() == "told\n"
     time.sleep(0.8)  # no echo of the first any more
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "cancelled\n")
 
 
@@ -137,7 +137,8 @@ def test_a_watcher_comes_first_and_what_it_starts_does_not(own: int) -> None:
     )
     command = ["nice", "-n", str(own), sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, start_new_session=True)
-    assert done.stdout.splitlines() == ["-10 True", f"{os.getpriority(os.PRIO_PROCESS, 0) + own} False"]
+    given = min(19, os.getpriority(os.PRIO_PROCESS, 0) + own)  # these tests may be niced themselves
+    assert done.stdout.splitlines() == ["-10 True", f"{given} False"]
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

@@ -222,8 +222,8 @@ def test_addresses() -> None:
             parse_address(wrong)
 
 
-def test_a_port_in_use_is_one_line() -> None:
-    with bind("127.0.0.1", 0) as taken:
+def test_a_port_in_use_is_one_line(free_port: int) -> None:
+    with bind("127.0.0.1", free_port) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"127.0.0.1:{port} is already in use"):

@@ -39,7 +39,7 @@ def test_what_is_made_is_closed_under_any_umask(tmp_path: Path, umask: int) -> N
     assert {mode(tmp_path / name) for name in ("text", "file", "opened")} == {0o600}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(before=st.integers(0o700, 0o777), what=st.sampled_from([None, "logs", "controller.sqlite", "thesis.tex"]))
 def test_one_that_is_there_is_closed_where_it_is_ours(tmp_path_factory: pytest.TempPathFactory, before: int,
                                                       what: str | None) -> None:  # fmt: skip

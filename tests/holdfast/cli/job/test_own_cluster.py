@@ -27,6 +27,8 @@ def test_it_imports_ahead_only_what_its_workers_can_use(
         raise Started
 
     monkeypatch.setattr(LocalCluster, "__init__", start)
+    monkeypatch.delenv("HOLDFAST_CONTROLLER", raising=False)
+    monkeypatch.setattr("holdfast.cli.job.run._answers", lambda client, must: False)  # other tests may have one there
     program = tmp_path / "train.py"
     program.write_text("#!/usr/bin/env python3\n")
     program.chmod(0o755)

@@ -37,6 +37,8 @@ def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Started
 
     monkeypatch.setattr(LocalCluster, "__init__", start)
+    monkeypatch.delenv("HOLDFAST_CONTROLLER", raising=False)
+    monkeypatch.setattr("holdfast.cli.job.run._answers", lambda client, must: False)  # other tests may have one there
 
 
 @pytest.mark.usefixtures("_no_cluster")

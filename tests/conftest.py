@@ -66,7 +66,7 @@ def free_port() -> int:
 def until() -> Until:
     """`until(predicate, timeout)` polls and fails with `says` when the time is over."""
 
-    def wait(predicate: Callable[[], object], timeout: float = 30.0, says: str = "") -> None:
+    def wait(predicate: Callable[[], object], timeout: float = 90.0, says: str = "") -> None:
         deadline = time.monotonic() + timeout
         while not predicate():
             assert time.monotonic() < deadline, says or f"not so within {timeout:g} s"

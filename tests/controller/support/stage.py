@@ -178,7 +178,7 @@ async def agent(
 
 
 async def eventually(
-    what: Callable[[], object], says: Callable[[], object] = lambda: "", deadline_s: float = 30.0
+    what: Callable[[], object], says: Callable[[], object] = lambda: "", deadline_s: float = 90.0
 ) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s

@@ -172,7 +172,7 @@ def test_watch_goes_on_until_interrupted(fake: FakeController) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["job"] == job_as("running")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         assert process.returncode == 130
 
 

@@ -51,8 +51,8 @@ class Terminal:
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=15)
-        self._reader.join(timeout=15)
+        code = self.process.wait(timeout=60)
+        self._reader.join(timeout=60)
         os.close(self._fd)
         return code
 
@@ -83,4 +83,4 @@ def test_into_a_file_only_changes_go(fake: FakeController, until: Callable[..., 
         fake.incidents = []
         until(lambda: path.read_text().count("nodes  ") == 2)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=15) == 130
+        assert process.wait(timeout=60) == 130

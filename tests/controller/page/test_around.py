@@ -57,8 +57,13 @@ def test_the_timeline_around_it_is_drawn_where_its_spans_are_kept(held: Served, 
     page.goto(f"{held.url}#/incidents/i2")
     canvas = page.locator("#around canvas")
     expect(canvas).to_have_attribute("aria-label", re.compile(r"Timeline of steps 1 to 5, ranks 1.3, 7"))
-    colours = """canvas => new Set(new Uint32Array(
-        canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"""
+    # Read from a copy, which may be read often: of a canvas itself Chromium complains from the second time on.
+    colours = """canvas => {
+      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+      const context = copy.getContext("2d", { willReadFrequently: true });
+      context.drawImage(canvas, 0, 0);
+      return new Set(new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer)).size;
+    }"""
     page.wait_for_function(f"canvas => ({colours})(canvas) > 20", arg=canvas.element_handle())
     page.get_by_role("link", name="Timeline of steps 1 to 5").last.click()
     expect(page.locator("#view-title")).to_have_text("Slow")

@@ -14,7 +14,6 @@ from holdfast.plan.plan import Action, Op
 from holdfast.trainer.pipeline.messages import Messages
 from holdfast.trainer.pipeline.stage import Stage
 
-
 HELD_S = 120.0
 """So long a message is held at most."""
 

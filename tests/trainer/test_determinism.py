@@ -62,7 +62,7 @@ def run(beginning: str, **variables: str) -> list[object]:
     env = {name: value for name, value in os.environ.items() if name != VARIABLE} | variables
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", beginning + PRODUCTS]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=True)
     found: list[object] = json.loads(done.stdout)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from forked import Zygote
 
-from holdfast.trainer.data.ring import PREFIX, folder
+from holdfast.trainer.data.ring import PREFIX, Ring, folder
 
 pytestmark = pytest.mark.aside
 
@@ -26,14 +26,26 @@ def losses(done: dict[str, Any]) -> list[float]:
     return list(first)
 
 
-def rings() -> set[Path]:
-    """Rings that no process holds any more: those of other jobs on this machine are theirs."""
+def rings(argv: list[str]) -> set[Path]:
+    """Rings of batches out of these arguments' cache that no process holds any more: others on this machine are those
+    of other jobs, which may have been killed as well."""
+    (cache,) = (word.partition("=")[2] for word in argv if word.startswith("data.cache_dir="))
     dead = set()
     for path in folder().glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            dead.add(path)
+        with contextlib.suppress(OSError, ValueError), path.open("r+b") as file:
+            if all(Path(one).is_relative_to(cache) for one in read_by(path)):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                dead.add(path)
     return dead
+
+
+def read_by(path: Path) -> list[str]:
+    """The files that a ring's loader reads. Nothing of the ring, and no lock, is left behind."""
+    ring = Ring.open(path)
+    try:
+        return list(ring.settings()["paths"])
+    finally:
+        ring.close()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +65,7 @@ def whole(zygote: Zygote, tiny: list[str], layout: list[str], tmp_path_factory: 
 def test_kill_a_rank_and_restore(
     zygote: Zygote, tiny: list[str], layout: list[str], whole: list[float], how: list[str], tmp_path: Path
 ) -> None:
-    before = rings()
+    before = rings(tiny)
     store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", "3"]
     argv = [*tiny, *SMALL, *layout, *how, *store]
     # Rank 0 is the one that holds the loader.
@@ -63,21 +75,21 @@ def test_kill_a_rank_and_restore(
     assert second["exits"] == [0] * 4
     assert second["results"][0]["first"] == 3
     assert losses(second) == whole[3:]
-    assert rings() <= before
+    assert rings(tiny) <= before
 
 
 @pytest.mark.slow
 def test_kill_the_loader(
     zygote: Zygote, tiny: list[str], layout: list[str], whole: list[float], tmp_path: Path
 ) -> None:
-    before = rings()
+    before = rings(tiny)
     argv = [*tiny, *SMALL, *layout, *SHARED]
     done = zygote.run("feeding:train", 4, tmp_path, args={"argv": argv, "kill_loader_at": 2})
     assert done["exits"] == [0] * 4
     assert [result["killed"] for result in done["results"]] == [1, 0, 0, 0]
     assert [result["left"] for result in done["results"]] == [0] * 4
     assert losses(done) == whole
-    assert rings() <= before
+    assert rings(tiny) <= before
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from benchmarks.delayed_link import delayed
 
 ROUND_TRIP_S = 0.5
 WAIT_S = 30.0
+MANY = bytes(range(200))
+"""One after the other, each half a round trip late behind the one before it, they would take longer than WAIT_S."""
 
 
 def test_bytes_are_late_in_both_directions_and_wait_for_no_reply() -> None:
@@ -22,10 +24,13 @@ def test_bytes_are_late_in_both_directions_and_wait_for_no_reply() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def echo() -> None:
+            """Replies to nothing before it has many, then to each."""
             connection, _ = listening.accept()
             with connection:
+                while len(seen) < len(MANY):
+                    seen.append(connection.recv(1))
+                connection.sendall(b"".join(seen))
                 while piece := connection.recv(1):
-                    seen.append(piece)
                     connection.sendall(piece)
 
         threading.Thread(target=echo, daemon=True).start()
@@ -33,15 +38,14 @@ def test_bytes_are_late_in_both_directions_and_wait_for_no_reply() -> None:
             host, port = address.split(":")
             with socket.create_connection((host, int(port)), WAIT_S) as sock:
                 began = time.monotonic()
-                for piece in b"0123456789":
+                for piece in MANY:
                     sock.sendall(bytes([piece]))
-                first = sock.recv(1)
+                    time.sleep(0.001)  # so that the link gets most of them singly
+                found = sock.recv(1)
                 assert time.monotonic() - began >= ROUND_TRIP_S
-                assert seen == [bytes([one]) for one in b"0123456789"], "all were on the way at once"
-                found = first
-                while len(found) < 10:
+                while len(found) < len(MANY):
                     found += sock.recv(16)
-                assert found == b"0123456789"
+                assert found == MANY
                 # A later one is as late as the first.
                 began = time.monotonic()
                 sock.sendall(b"x")

@@ -19,7 +19,7 @@ def test_the_next_unit_is_gathered_while_one_computes(
     """
     sizes = ["--set", f"model.layers={layers}", "--set", "train.micro_batches=4", "--steps", "2"]
     argv = [*tiny, *sizes, "--dp", "2", "--set", "parallel.zero=3", "--set", f"parallel.schedule={schedule}"]
-    done = zygote.run("gathering:gathers", 2, tmp_path, args={"argv": argv}, deadline_s=60.0)
+    done = zygote.run("gathering:gathers", 2, tmp_path, args={"argv": argv})
     assert done["exits"] == [0, 0]
     units = [*range(layers + 2)]  # embedding, layers, head
     forward, backward = passes("forward", units), passes("backward", units[::-1])

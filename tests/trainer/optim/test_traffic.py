@@ -94,7 +94,7 @@ COUNTED = (*CASES, *UNLIKE, "own module")
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Zygote]:
     """Ranks in a network namespace of their own, where nothing else sends."""
-    asked = subprocess.run([*LONELY, "true"], capture_output=True, text=True, timeout=20, check=False)
+    asked = subprocess.run([*LONELY, "true"], capture_output=True, text=True, timeout=200, check=False)
     if asked.returncode:
         pytest.skip(f"no network namespace of one's own here: {asked.stderr.strip()}")
     warm = Zygote(LONELY)

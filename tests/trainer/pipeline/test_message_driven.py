@@ -29,10 +29,17 @@ def settings(*values: str) -> list[str]:
 
 
 def late(
-    zygote: Zygote, tiny: list[str], folder: Path, schedule: str, shape: tuple[int, int, int], seed: int, *more: str
+    zygote: Zygote,
+    tiny: list[str],
+    folder: Path,
+    schedule: str,
+    shape: tuple[int, int, int],
+    seed: int,
+    *more: str,
+    held_until: int = 0,
 ) -> list[Any]:
     argv = [*tiny, *mesh(*shape), *settings(*SMALL, f"parallel.schedule={schedule}", *more)]
-    args = {"argv": argv, "steps": 2, "seed": seed, "most_s": 0.004}
+    args = {"argv": argv, "steps": 2, "seed": seed, "most_s": 0.004, "held_until": held_until}
     done = zygote.run("jittering:late", shape[0] * shape[1], folder, args=args)
     assert done["exits"] == [0] * (shape[0] * shape[1])
     results: list[Any] = done["results"]
@@ -98,7 +105,8 @@ def test_replicas_need_not_come_in_one_order(zygote: Zygote, tiny: list[str], tm
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 3])
 def test_no_more_are_under_way_than_the_limit(zygote: Zygote, tiny: list[str], tmp_path: Path, limit: int) -> None:
-    found = late(zygote, tiny, tmp_path, "axonn", (2, 1, 1), 1, f"parallel.in_flight={limit}")
+    # The first gradient waits: else the first stage may be so late that fewer are ever under way.
+    found = late(zygote, tiny, tmp_path, "axonn", (2, 1, 1), 1, f"parallel.in_flight={limit}", held_until=limit)
 
     assert found[0]["most"] == limit
     assert found[1]["most"] == 1  # the last stage goes back at once

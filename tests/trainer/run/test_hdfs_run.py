@@ -11,7 +11,7 @@ from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
 from tests.checkpoint.support.hdfs_cluster import BLOCK_BYTES, HdfsCluster
 
 pytestmark = pytest.mark.slow
-SETTINGS = ["model.layers=4", "model.d_model=128", "train.micro_batches=2", "checkpoint.timeout_s=3"]
+SETTINGS = ["model.layers=4", "model.d_model=128", "train.micro_batches=2"]
 SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
@@ -34,7 +34,8 @@ def test_a_full_hdfs_costs_checkpoints_and_not_the_run(
     # Room for a claim, whose file takes a block on two DataNodes while it is written, and not for a part of several.
     used = Client(hdfs.url).get_content_summary(f"/{scheme}").space_consumed
     hdfs.admin("-setSpaceQuota", str(used + 3 * BLOCK_BYTES), f"/{scheme}")
-    said = run(1, 4, "--dp", "2", code=74).splitlines()  # the last state is not in the store
+    # The last state is not in the store, for which it tries as long as its timeout.
+    said = run(1, 4, "--dp", "2", "--set", "checkpoint.timeout_s=10", code=74).splitlines()
     hdfs.admin("-clrSpaceQuota", f"/{scheme}")
     assert len(said) == 3
     assert "all 4 steps are done, but" in said[2]

@@ -17,7 +17,7 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
     # Without a visible GPU, also where there is one: the toy is the same everywhere.
     env = os.environ | {"PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(REPOSITORY / "benchmarks" / "trainer_gpu.py"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, env=env)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def loopback_bytes() -> int:
     return int(lo[8]) - HEADERS * int(lo[9])
 
 
-def meet(folder: Path, launch: Launch, number: int, deadline_s: float = 60.0) -> None:
+def meet(folder: Path, launch: Launch, number: int, deadline_s: float = 200.0) -> None:
     """Wait for the other ranks without sending anything."""
     (folder / f"at-{number}-{launch.rank}").touch()
     give_up = time.monotonic() + deadline_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,13 @@ def loaders() -> list[int]:
     """Loader processes that this process has started."""
     found = []
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"holdfast.trainer.data.loader" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(int(pid))
+        children = ""
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            children = (task / "children").read_text()
+        for pid in children.split():
+            with suppress(FileNotFoundError, ProcessLookupError):  # a child that has
+                if b"holdfast.trainer.data.loader" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
     return found
 
 

@@ -37,7 +37,7 @@ def meet(folder: Path, argv: list[str]) -> dict[str, Any]:
 
 def unlike(folder: Path) -> list[int]:
     """Sums over groups of ranks 0 and 1, of 1 and 2, and of 1 and 2 once more: rank 1 is in all of them."""
-    launch, timeout = from_environment(os.environ), timedelta(seconds=20)
+    launch, timeout = from_environment(os.environ), timedelta(seconds=200)
     store = open_store("env", launch, os.environ, timeout)
     dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.world, timeout=timeout)
     try:

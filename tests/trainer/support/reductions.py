@@ -15,7 +15,7 @@ from holdfast.trainer.optim import replicas
 from holdfast.trainer.pipeline import shared_state
 from holdfast.trainer.pipeline.stage import Stage
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class Progress:

@@ -48,7 +48,15 @@ def runs(holdfast: Commands, cluster: LocalCluster) -> Runs:
 
 def holders(folder: Path) -> list[Path]:
     """Files with the secret in them: state, journal, recording, logs of daemons and workers, and what `run` printed."""
-    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in content(path)]
+
+
+def content(path: Path) -> bytes:
+    """Nothing of a file that was there for a moment only, as those that take another's place."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def answers(cluster: LocalCluster, job: str) -> dict[str, str]:

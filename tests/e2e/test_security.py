@@ -48,7 +48,10 @@ class Fort:
     def api(self) -> httpx.Client:
         context = ssl.create_default_context(cafile=str(self.files / "operator" / "ca.pem"))
         return httpx.Client(
-            base_url=f"https://{self.http}", verify=context, headers={"Authorization": f"Bearer {self.token}"}
+            base_url=f"https://{self.http}",
+            verify=context,
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=30,
         )
 
     def nodes(self) -> dict[str, str]:

@@ -42,7 +42,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
     flags = ("--scheduler", "slurm", "--agent-grace", "3s", "--silence-floor", "4s", "--hang-floor", "5s")
     controller = holdfast.start("controller", *ports, *flags, "--state-dir", str(tmp_path / "controller"), env=env)
     grpc, http = ready(controller)
-    client = Client(ClientConfig(controller=http), timeout=5.0)
+    client = Client(ClientConfig(controller=http), timeout=30.0)  # it starts while all else does
     whole = holdfast.environment(env)
     agents = []
     try:

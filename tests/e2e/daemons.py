@@ -27,12 +27,16 @@ SMALL_MODEL = tuple(
     for word in ("--set", one)
 )
 """Of the embedded trainer: its steps take a tenth of the processor time of the default's."""
+PATIENCE_S = 60.0
+"""For what takes a second or two on a quiet machine, as the start of a daemon does."""
 _FOREIGN = ("HOLDFAST_", "OMP_", "MASTER_", "TORCHELASTIC_")
 
 Json = dict[str, Any]
 
 
-def wait_for(what: Callable[[], object], deadline_s: float = 30.0, says: Callable[[], object] = lambda: "") -> None:
+def wait_for(
+    what: Callable[[], object], deadline_s: float = PATIENCE_S, says: Callable[[], object] = lambda: ""
+) -> None:
     end = time.monotonic() + deadline_s
     while not what():
         assert time.monotonic() < end, f"not so within {deadline_s:g} s: {says()}"
@@ -61,7 +65,7 @@ class Running:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there after {deadline_s:g} s; it said:\n{self.err[-4000:]}") from None
 
-    def says(self, text: str, deadline_s: float = 30.0) -> None:
+    def says(self, text: str, deadline_s: float = PATIENCE_S) -> None:
         """Wait until it said so, on either stream."""
 
         def said() -> bool:
@@ -148,7 +152,7 @@ def commands(folder: Path) -> Iterator[Commands]:
         one.end()
 
 
-def ready(command: Running, deadline_s: float = 30.0) -> tuple[str, str]:
+def ready(command: Running, deadline_s: float = PATIENCE_S) -> tuple[str, str]:
     """(gRPC, HTTP) addresses of a controller that was just started."""
     command.says("\n", deadline_s) if not command.out else None
     wait_for(lambda: command.out.endswith("\n"), deadline_s)

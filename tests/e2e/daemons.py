@@ -166,6 +166,14 @@ def acted_on(incidents: Iterable[Json]) -> list[Json]:
     return [one for one in incidents if one["action"] not in (None, "", "watch", "alert")]
 
 
+def beside_load(incidents: Iterable[Json]) -> list[Json]:
+    """Without what a busy machine rightly has and nothing was done about: the suspicion of an agent that was kept from
+    speaking, workers or steps that were slow."""
+    slow = ("straggler", "step-time-jump", "step-time-drift", "worker-paused")
+    idle = ("node-silent", "watch"), *((kind, "alert") for kind in slow)
+    return [one for one in incidents if (one["kind"], one["action"]) not in idle]
+
+
 def stop_job(client: Client) -> None:
     """End what a test that failed has left, so that the next one finds a free cluster."""
     job = client.job()

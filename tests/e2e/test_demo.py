@@ -16,7 +16,7 @@ from holdfast.agent.node.checkpoints import snapshots_dir
 from holdfast.agent.workers.workers import shared_dir
 from holdfast.cli.main import main
 from holdfast.trainer.weights.weights import newest
-from tests.e2e.daemons import Commands, Json, Running, commands, log_events, wait_for
+from tests.e2e.daemons import Commands, Json, Running, beside_load, commands, log_events, wait_for
 from tests.e2e.test_modes import loose
 from tests.trainer.support.theirs import continuations, difference
 
@@ -79,11 +79,7 @@ def reported(found: Json) -> list[tuple[str, str]]:
 
 
 def incidents(found: Json) -> list[Json]:
-    """Without what a busy machine rightly has and nothing was done about: the suspicion of an agent that was kept from
-    speaking, workers or steps that were slow among eight on two cores."""
-    slow = ("straggler", "step-time-jump", "step-time-drift", "worker-paused")
-    idle = ("node-silent", "watch"), *((kind, "alert") for kind in slow)
-    return [one for one in found["incidents"] if (one["kind"], one["action"]) not in idle]
+    return beside_load(found["incidents"])
 
 
 def slow(step: int) -> str:

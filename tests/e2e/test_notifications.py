@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 RESOLVE_S = 10
-"""`resolve_timeout` of the Alertmanager: an alert that is not sent again is over after it. It is sent every two seconds,
-which on a busy machine are several."""
+"""`resolve_timeout` of the Alertmanager: an alert that is not sent again is over after it. Every two seconds it
+is sent, which on a busy machine are several."""
 
 
 @contextmanager

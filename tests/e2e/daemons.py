@@ -179,7 +179,7 @@ def stop_job(client: Client) -> None:
     job = client.job()
     if job and job["state"] not in ("finished", "failed", "stopped"):
         client.stop(0.0)
-        wait_for(lambda: (client.job() or {})["state"] == "stopped", 30)
+        wait_for(lambda: (client.job() or {})["state"] == "stopped", 60)
 
 
 def one_line(text: str) -> str:

@@ -55,7 +55,7 @@ def stop(cluster: LocalCluster, job: str, step: int, ranks: int) -> Path:
     from holdfast.diagnostics.files import span_files
 
     cluster.client.stop(grace=1.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)
     kept = cluster.state_dir / "controller" / "spans" / job
 
     def later() -> set[int]:
@@ -147,7 +147,7 @@ def test_what_rank_0_does_by_design_is_shown_and_sends_no_alert(cluster: LocalCl
         assert culprit["by_design"], culprit["text"]
         assert "for information: since the first steps of the job" in culprit["text"]
     cluster.client.stop(grace=1.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)
     ours = cluster.client.incidents()[: len(cluster.client.incidents()) - before]
     stragglers = [one["findings"][0] for one in ours if (one["kind"], one["culprit"]) == ("straggler", "rank0")]
     assert [one["text"] for one in stragglers if one["evidence"]["slowness"] == "waiting"] == []

@@ -126,7 +126,7 @@ def test_a_job_goes_on_where_the_agents_folder_is_full(
         else:
             assert lines == wanted
     if then == "there is room again":
-        wait_for(lambda: "bytes of output are missing here: No space left on device]" in logged(cluster, 0), 10)
+        wait_for(lambda: "bytes of output are missing here: No space left on device]" in logged(cluster, 0), 60)
 
 
 def test_a_job_that_needs_room_goes_on_at_another_node(runs: Runs, cluster: LocalCluster, tmp_path: Path) -> None:

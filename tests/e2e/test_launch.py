@@ -149,7 +149,7 @@ def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tm
         new = list(reversed(cluster.client.incidents()))[before:]
         return [one for one in new if one["kind"] == "controller-restart" and one["state"] == "closed"]
 
-    wait_for(reported, 30, lambda: cluster.client.incidents())
+    wait_for(reported, 60, lambda: cluster.client.incidents())
     (incident,) = reported()
     assert incident["summary"].endswith("generation 1 was being launched when it stopped")
     assert incident["reason"].startswith("node0")

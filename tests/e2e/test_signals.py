@@ -50,7 +50,7 @@ class Stage:
 
     def check_nothing_left(self, may_stay: str = "torchinductor_") -> None:
         """`may_stay`: torch's cache of compiled kernels is meant for a script's next run, as under torchrun."""
-        wait_for(lambda: self.holdfast.left() == [], 30, self.holdfast.left)
+        wait_for(lambda: self.holdfast.left() == [], 60, self.holdfast.left)
         assert [path.name for path in self.tmp.iterdir() if not may_stay or not path.name.startswith(may_stay)] == []
         assert [folder for folder in self.shared if folder.exists()] == []
 

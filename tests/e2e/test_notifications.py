@@ -121,9 +121,7 @@ def test_alerts_fire_as_long_as_they_are_true(holdfast: Commands, tmp_path: Path
             wait_for(lambda: is_up(cluster), 60)
             wait_for(lambda: active(manager), 60)  # where it took the new one longer than that to begin
             updated = max(one["updatedAt"] for one in active(manager))
-            wait_for(
-                lambda: any(one["updatedAt"] > updated for one in active(manager)), 60
-            )  # the new controller sends it on
+            wait_for(lambda: any(one["updatedAt"] > updated for one in active(manager)), 60)
             (still,) = active(manager)
             assert still["fingerprint"] == firing["fingerprint"]
             assert len(web.posted) == before

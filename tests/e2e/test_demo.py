@@ -203,7 +203,8 @@ def test_a_lost_node_is_replaced_by_a_spare_and_without_one_there_are_fewer_repl
 ) -> None:
     """The batch stays the same: with fewer replicas losses agree to rounding, as sums are taken in another order."""
     second, flags = 29, (*SMALL, "--spares", "1", "--min-nodes", "1")
-    found = demo(stage, slow(9), "node-kill@14:node0", f"node-kill@{second}:node1", more=flags)
+    faults = (slow(9), "node-kill@14:node0", slow(second - 5), f"node-kill@{second}:node1")
+    found = demo(stage, *faults, more=flags)
     first, last = incidents(found)
     assert (first["kind"], first["culprit"], first["action"], first["source"]) == (
         "agent-exit",

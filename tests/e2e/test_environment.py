@@ -67,7 +67,7 @@ def answers(cluster: LocalCluster, job: str) -> dict[str, str]:
         for path in [p for p, methods in schema["paths"].items() if "get" in methods]:
             named = path.replace("{id}", job).replace("{name}", "node0").replace("{incident}", "i1")
             if named.endswith(("/events", "/logs")):
-                with http.stream("GET", named, timeout=8.0) as stream:
+                with http.stream("GET", named, timeout=5.0) as stream:
                     found[named] = first_lines(stream)
             else:
                 found[named] = http.get(named).text

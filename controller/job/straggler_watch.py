@@ -6,6 +6,7 @@ Training goes on meanwhile, so it is no incident of the job, and recovery does n
 from collections.abc import Mapping
 
 from holdfast.controller.cluster import incidents as books
+from holdfast.controller.cluster.alerts import concerns
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
@@ -18,11 +19,13 @@ class StragglerWatch:
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self.c, self._recovery = job, recovery
         self._ongoing: dict[str, Incident] = {}
+        self._attached: dict[str, tuple[int, Finding]] = {}
+        """Findings that are evidence in another incident, with the generation: that incident ends, slowness may not."""
 
     @property
     def is_quiet(self) -> bool:
-        """Is no incident of a straggler open?"""
-        return not self._ongoing
+        """Is no incident of a straggler open, nor to be opened?"""
+        return not self._ongoing and not self._attached
 
     def restore(self) -> None:
         """Take up the incidents that an earlier run of the controller left open: their end was not reported."""
@@ -35,18 +38,25 @@ class StragglerWatch:
     def reported(self, finding: Finding, now: Instant) -> list[Action]:
         """A rank slows the job down. What is known of already is no new incident, and what happens while other jobs are
         on its nodes is none."""
-        if key_of(finding) in self._ongoing or self.c.shares_nodes:
+        key, live = key_of(finding), self.c.book.live()
+        if key in self._ongoing or self.c.shares_nodes:
             return []
+        if live is not None and concerns(finding, live):
+            self._attached[key] = self.c.job.generation, finding
         actions = self._recovery.found(finding, now)
         for incident in self.c.book.own():
             if incident.is_open and incident.cause is finding:
-                self._ongoing[key_of(finding)] = incident
+                self._ongoing[key] = incident
         return actions
 
     def looked(self, seconds: float, costs: Mapping[str, float], now: Instant) -> list[Action]:
         """Blame looked at so many seconds of steps. `costs`: of those that it named, by `key_of`, what they cost."""
         windows = int(self.c.tuning.limit(FindingKind.STRAGGLER, "windows"))
         actions: list[Action] = []
+        for key, (generation, finding) in list(self._attached.items()):
+            del self._attached[key]
+            if key in costs and generation == self.c.job.generation:  # of a new one it is reported anew
+                actions += self.reported(finding, now)
         for key, incident in list(self._ongoing.items()):
             evidence = incident.cause.evidence
             evidence["watched_s"] = evidence.get("watched_s", 0.0) + seconds
@@ -64,8 +74,9 @@ class StragglerWatch:
 
     def tick(self, now: Instant) -> list[Action]:
         """Close all when the job is over."""
-        if not self._ongoing or self.c.active is not None:
+        if self.is_quiet or self.c.active is not None:
             return []
+        self._attached.clear()
         actions: list[Action] = []
         for key, incident in list(self._ongoing.items()):
             incident.reason = f"the job ended; {incident.reason.removeprefix('ongoing: ').partition(';')[0]}"

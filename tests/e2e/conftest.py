@@ -25,6 +25,6 @@ def one_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]
     """A cluster of one node, which has no other to replace it: however many jobs have failed there, what is decided
     about the next is the same."""
     # Steps of milliseconds on a machine that other tests keep busy: half a second without a step means nothing here.
-    patient = ("--hang-floor", "5s")
+    patient = ("--hang-floor", "5s", "--silence-floor", "8s")
     with LocalCluster(tmp_path_factory.mktemp("one_node"), nodes=1, slots=4, controller_flags=patient) as one:
         yield one

@@ -27,12 +27,16 @@ SMALL_MODEL = tuple(
     for word in ("--set", one)
 )
 """Of the embedded trainer: its steps take a tenth of the processor time of the default's."""
+PATIENCE_S = 60.0
+"""For what takes a second or two on a quiet machine, as the start of a daemon does."""
 _FOREIGN = ("HOLDFAST_", "OMP_", "MASTER_", "TORCHELASTIC_")
 
 Json = dict[str, Any]
 
 
-def wait_for(what: Callable[[], object], deadline_s: float = 30.0, says: Callable[[], object] = lambda: "") -> None:
+def wait_for(
+    what: Callable[[], object], deadline_s: float = PATIENCE_S, says: Callable[[], object] = lambda: ""
+) -> None:
     end = time.monotonic() + deadline_s
     while not what():
         assert time.monotonic() < end, f"not so within {deadline_s:g} s: {says()}"
@@ -61,7 +65,7 @@ class Running:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there after {deadline_s:g} s; it said:\n{self.err[-4000:]}") from None
 
-    def says(self, text: str, deadline_s: float = 30.0) -> None:
+    def says(self, text: str, deadline_s: float = PATIENCE_S) -> None:
         """Wait until it said so, on either stream."""
 
         def said() -> bool:
@@ -148,7 +152,7 @@ def commands(folder: Path) -> Iterator[Commands]:
         one.end()
 
 
-def ready(command: Running, deadline_s: float = 30.0) -> tuple[str, str]:
+def ready(command: Running, deadline_s: float = PATIENCE_S) -> tuple[str, str]:
     """(gRPC, HTTP) addresses of a controller that was just started."""
     command.says("\n", deadline_s) if not command.out else None
     wait_for(lambda: command.out.endswith("\n"), deadline_s)
@@ -162,12 +166,20 @@ def acted_on(incidents: Iterable[Json]) -> list[Json]:
     return [one for one in incidents if one["action"] not in (None, "", "watch", "alert")]
 
 
+def beside_load(incidents: Iterable[Json]) -> list[Json]:
+    """Without what a busy machine rightly has and nothing was done about: the suspicion of an agent that was kept from
+    speaking, workers or steps that were slow."""
+    slow = ("straggler", "step-time-jump", "step-time-drift", "worker-paused")
+    idle = ("node-silent", "watch"), *((kind, "alert") for kind in slow)
+    return [one for one in incidents if (one["kind"], one["action"]) not in idle]
+
+
 def stop_job(client: Client) -> None:
     """End what a test that failed has left, so that the next one finds a free cluster."""
     job = client.job()
     if job and job["state"] not in ("finished", "failed", "stopped"):
         client.stop(0.0)
-        wait_for(lambda: (client.job() or {})["state"] == "stopped", 30)
+        wait_for(lambda: (client.job() or {})["state"] == "stopped", 60)
 
 
 def one_line(text: str) -> str:

@@ -40,7 +40,9 @@ class Cluster:
             context.load_cert_chain(*cert)
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=f"https://{self.http}", verify=context, headers=headers, trust_env=False)
+        return httpx.Client(
+            base_url=f"https://{self.http}", verify=context, headers=headers, trust_env=False, timeout=30
+        )
 
     def ours(self) -> Credential:
         found = load_authority(self.certs / "ca" / "ca.pem", self.certs / "ca" / "ca-key.pem")

@@ -72,7 +72,7 @@ def cluster(folder: Path, nodes: list[str]) -> Iterator[dict[str, str]]:
             with open(folder / f"{number}.out", "wb") as out:
                 servers.append(subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **env}))
             if number == 0:
-                wait_for((folder / "munge.sock").exists, 20)
+                wait_for((folder / "munge.sock").exists, 60)
         wait_for(lambda: states(env) == dict.fromkeys(nodes, "idle"), 60, lambda: states(env))
         yield env
     finally:

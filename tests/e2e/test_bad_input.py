@@ -186,7 +186,7 @@ def test_a_malformed_message_costs_itself_only(controller: Running, streams: lis
     for data in bad_frames().values():
         bad.send(data)
         good.send(wire.encode_agent(t.Frame(1, 1, 1)))
-    wait_for(lambda: counted(http) == before + len(bad_frames()), 30, lambda: controller.err)
+    wait_for(lambda: counted(http) == before + len(bad_frames()), 60, lambda: controller.err)
     said = [one for one in warnings(controller, "message.malformed") if one["node"] == "bad"]
     assert len(said) == len(bad_frames())
     assert all(one["error"] and "\n" not in one["error"] for one in said)

@@ -29,7 +29,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     pytest.importorskip("pyarrow")
     # Steps of milliseconds on a machine that other tests keep busy: half a second without a step means nothing here.
     # Looks follow one another closely: meanwhile each of these jobs takes both processors.
-    flags = ("--hang-floor", "5s", "--blame-every", "1s", "--blame-share", "0.5")
+    # An agent that a busy machine keeps from speaking is no incident that others would be evidence of.
+    patient = ("--hang-floor", "5s", "--silence-floor", "10s")
+    flags = (*patient, "--blame-every", "1s", "--blame-share", "0.5")
     with LocalCluster(tmp_path_factory.mktemp("blame"), nodes=2, slots=2, controller_flags=flags) as one:
         yield one
 
@@ -53,7 +55,7 @@ def stop(cluster: LocalCluster, job: str, step: int, ranks: int) -> Path:
     from holdfast.diagnostics.files import span_files
 
     cluster.client.stop(grace=1.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)
     kept = cluster.state_dir / "controller" / "spans" / job
 
     def later() -> set[int]:
@@ -71,17 +73,29 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
     cluster.client.inject("slow:rank3/backward+60")
 
     def stragglers() -> list[Json]:
+        """Of this rank and kind. A busy machine may have others: a hundredth of a step is enough."""
         running(cluster)
-        return [incident for incident in cluster.client.incidents() if incident["kind"] == "straggler"]
+        ours = [one for one in cluster.client.incidents() if (one["kind"], one["culprit"]) == ("straggler", "rank3")]
+        return [one for one in ours if one["findings"][0]["evidence"]["slowness"] == "compute"]
 
     # Two looks, and one that began before: the slower the machine, the longer the pauses between them.
     wait_for(stragglers, 150, lambda: cluster.client.incidents())
     (found,) = stragglers()
-    assert (found["culprit"], found["action"]) == ("rank3", "alert")
-    evidence = found["findings"][0]["evidence"]
-    assert (evidence["slowness"], evidence["what"]) == ("compute", "backward of stage 1")
-    assert evidence["ratio"] > 1.3
-    step = evidence["steps"][1] - 2
+    assert found["action"] == "alert"
+
+    def worst() -> Json:
+        """What costs the most by the last look. The one that the incident is of may have begun before the fault."""
+        running(cluster)
+        look = cluster.client.newest_blame(job) or {"culprits": []}
+        ranks = [one for one in look["culprits"] if one["kind"] != "imbalance"]
+        return max(ranks, key=lambda one: one["cost_s"], default={})
+
+    def is_ours(one: Json) -> bool:
+        is_named = one and (one["rank"], one["kind"], one["what"]) == (3, "compute", "backward of stage 1")
+        return bool(is_named and one["ratio"] > 1.3)
+
+    wait_for(lambda: is_ours(worst()), 90, worst)
+    step = found["findings"][0]["evidence"]["steps"][1] - 2
     check_trace(stop(cluster, job, step + 1, ranks=4), step, tmp_path / "trace.json")
 
 
@@ -117,22 +131,23 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
 def test_what_rank_0_does_by_design_is_shown_and_sends_no_alert(cluster: LocalCluster) -> None:
     before = len(cluster.client.incidents())
     job = submit(cluster, str(LOGS), ["100000"], 2)
-    looks: dict[int, list[Json]] = {}
+    looks: dict[int, Json] = {}
 
     def looked() -> bool:
         """Three times: a finding takes two."""
         running(cluster)
         found = json.load(urllib.request.urlopen(f"http://{cluster.http}/api/v1/blame/newest"))
-        if found and found["job"] == job:
-            looks[found["first"]] = found["culprits"]
+        for culprit in found["culprits"] if found and found["job"] == job else ():
+            if (culprit["rank"], culprit["kind"]) == (0, "waiting"):  # a busy machine may slow it in another way, too
+                looks[found["first"]] = culprit
         return len(looks) >= 3
 
     wait_for(looked, 120, lambda: looks)
-    for culprits in looks.values():
-        (culprit,) = (one for one in culprits if one["rank"] == 0)
-        assert (culprit["kind"], culprit["by_design"]) == ("waiting", True), culprit["text"]
+    for culprit in looks.values():
+        assert culprit["by_design"], culprit["text"]
         assert "for information: since the first steps of the job" in culprit["text"]
     cluster.client.stop(grace=1.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)
     ours = cluster.client.incidents()[: len(cluster.client.incidents()) - before]
-    assert [(one["kind"], one["severity"]) for one in ours if one["kind"] == "straggler"] == []
+    stragglers = [one["findings"][0] for one in ours if (one["kind"], one["culprit"]) == ("straggler", "rank0")]
+    assert [one["text"] for one in stragglers if one["evidence"]["slowness"] == "waiting"] == []

@@ -111,16 +111,16 @@ def kill(cluster: LocalCluster, what: str, chance: random.Random) -> bool:
     node = chance.choice(cluster.node_names)
     if what == "agent":
         # One that was killed a moment ago may not be back yet.
-        wait_for(lambda: killed(cluster.pids()[node]), 30)
+        wait_for(lambda: killed(cluster.pids()[node]), 60)
     elif what == "daemon":
         # One that was killed a moment ago may not be back yet.
-        wait_for(lambda: checkpoint_daemon(cluster.state_dir / node) is not None, 30)
+        wait_for(lambda: checkpoint_daemon(cluster.state_dir / node) is not None, 60)
         pid = checkpoint_daemon(cluster.state_dir / node)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
     else:
         rank = chance.randrange(WORLD)
-        wait_for(lambda: asked(cluster, f"kill:rank{rank}"), 30)
+        wait_for(lambda: asked(cluster, f"kill:rank{rank}"), 60)
     return what == "worker"
 
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_on_request(cluster: LocalCluster, holdfast: Commands, text
     done = holdfast.run("job", "--controller", cluster.http)
     assert "costs worker" in done.out
     cluster.client.stop(0.0)
-    wait_for(lambda: job(cluster)["state"] == "stopped", 30, lambda: job(cluster))
+    wait_for(lambda: job(cluster)["state"] == "stopped", 60, lambda: job(cluster))
     done = holdfast.run("checkpoint", "now", "--controller", cluster.http)
     assert (done.process.returncode, one_line(done.err)) == (1, "holdfast: no job is running")
 
@@ -177,7 +177,7 @@ def test_what_was_promised_is_kept(cluster: LocalCluster, text: Path, tmp_path: 
     reported = cluster.client.steps()  # at one moment: the job goes on
     seen = dict(zip(reported["step"], reported["loss"], strict=True))
     cluster.client.stop(0.0)
-    wait_for(lambda: job(cluster)["state"] in ("stopped", "failed"), 30, lambda: job(cluster))
+    wait_for(lambda: job(cluster)["state"] in ("stopped", "failed"), 60, lambda: job(cluster))
     found = list_checkpoints(store.as_uri())
     assert found
     for one in found:

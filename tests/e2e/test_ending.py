@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.calm]
 SCRIPT = """
 import os, sys, time
 open(f"began-{os.environ['RANK']}", "w").close()
-for n in range(30):
-    time.sleep(0.1)
+while not os.path.exists("end"):
+    time.sleep(0.05)
 open(f"done-{os.environ['RANK']}-{time.time_ns()}", "w").close()
 """
 
@@ -34,7 +34,10 @@ def test_an_agent_that_is_killed_for_good_keeps_no_finished_job_open(holdfast: C
     wait_for(lambda: plain_get(f"http://{http}/api/v1/job").json()["state"] == "running")
     job: Json = plain_get(f"http://{http}/api/v1/job").json()
     killed = next(part["node"] for part in job["assignment"] if part["ranks"] == [1])
-    agents[int(killed[-1])].signal(signal.SIGKILL)
+    agent = agents[int(killed[-1])]
+    agent.signal(signal.SIGKILL)
+    agent.wait(30)
+    (tmp_path / "end").touch()  # before that rank 1 had not ended, so nobody has reported it
     assert run.wait(60) == 0, run.err[-3000:]
     job = plain_get(f"http://{http}/api/v1/job").json()
     assert (job["state"], job["exit_code"], job["generation"]) == ("finished", 0, 1)

@@ -45,7 +45,7 @@ def test_each_certificate_that_soon_ends_is_reported_with_what_renews_it(holdfas
                 "--tls-cert", str(folder / "node.pem"), "--tls-key", str(folder / "node-key.pem"),
             )  # fmt: skip
         trust = ssl.create_default_context(cafile=str(certs / "operator" / "ca.pem"))
-        return controller, httpx.Client(base_url=f"https://{web}/api/v1", verify=trust, trust_env=False)
+        return controller, httpx.Client(base_url=f"https://{web}/api/v1", verify=trust, trust_env=False, timeout=30)
 
     def reported(api: httpx.Client) -> dict[str, dict[str, Any]]:
         return {one["culprit"]: one for one in api.get("/incidents").json() if one["kind"] == KIND}
@@ -56,23 +56,23 @@ def test_each_certificate_that_soon_ends_is_reported_with_what_renews_it(holdfas
     with alerts:
         controller, api = start("first")
         with api:
-            wait_for(lambda: len(reported(api)) == 3, 40, lambda: reported(api))
+            wait_for(lambda: len(reported(api)) == 3, 60, lambda: reported(api))
             incidents = reported(api)
             levels = {subject: one["severity"] for subject, one in incidents.items()}
             assert levels == {"authority": "warning", "controller": "critical", "node0": "critical"}
             assert KIND in api.get("/status").text
-            wait_for(lambda: len([one for one in alerts.got if one["kind"] == KIND]) == 3, 20, lambda: alerts.got)
+            wait_for(lambda: len([one for one in alerts.got if one["kind"] == KIND]) == 3, 60, lambda: alerts.got)
         for agent in holdfast.running[1:]:
             agent.process.terminate()
         controller.process.terminate()
-        assert controller.wait(20) == 0
+        assert controller.wait(60) == 0
         for one in incidents.values():
             [command] = re.findall(r"`holdfast (certs [^`]*)`", one["summary"])
             renewed = holdfast.run(*shlex.split(command.replace("DIR", str(certs))))
             assert renewed.process.returncode == 0, renewed.err
         _, api = start("second")
         with api:
-            wait_for(lambda: sorted(joined(api)) == ["node0", "node1"], 30, lambda: joined(api))
+            wait_for(lambda: sorted(joined(api)) == ["node0", "node1"], 60, lambda: joined(api))
         files = (
             certs / "ca" / "ca.pem",
             its / "ca.pem",

@@ -23,6 +23,8 @@ for n in range(steps):
     print(f"step {n} " + "." * 2000, flush=True)
     probe.step(n)
     time.sleep(0.02)
+    while n == 40 and not os.path.exists(f"{folder}/seen"):  # what happens then happens while it has more to print
+        time.sleep(0.02)
 subprocess.run(["echo", "a child prints, too"], check=True)  # as do programs of any kind
 print("done", file=sys.stderr)
 """
@@ -99,6 +101,7 @@ def test_a_job_goes_on_where_the_agents_folder_is_full(
         os.kill(cluster.pids()["node0"], signal.SIGKILL)
     elif then == "there is room again":
         filler.unlink()
+    (tmp_path / "seen").touch()
     try:
         assert run.wait(WARM_S) == 0, run.err[-4000:]
     finally:
@@ -123,7 +126,7 @@ def test_a_job_goes_on_where_the_agents_folder_is_full(
         else:
             assert lines == wanted
     if then == "there is room again":
-        wait_for(lambda: "bytes of output are missing here: No space left on device]" in logged(cluster, 0), 10)
+        wait_for(lambda: "bytes of output are missing here: No space left on device]" in logged(cluster, 0), 60)
 
 
 def test_a_job_that_needs_room_goes_on_at_another_node(runs: Runs, cluster: LocalCluster, tmp_path: Path) -> None:

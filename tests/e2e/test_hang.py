@@ -22,7 +22,9 @@ PAUSES = SCRIPT.with_name("honest_pauses.py")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("hang"), nodes=2, slots=2) as one:
+    # These tests wait until no incident is open: on a busy machine some rank is a straggler for a while.
+    flags = ("--detectors", "straggler.action=off")
+    with LocalCluster(tmp_path_factory.mktemp("hang"), nodes=2, slots=2, controller_flags=flags) as one:
         yield one
 
 
@@ -92,7 +94,7 @@ def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp
             assert frames(found)["perform"] == fault[9]
     assert len(cluster.client.stacks()["states"]) == 4
     cluster.client.stop(0.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)
 
 
 def test_two_orders_of_operations_in_an_unmodified_script_are_found(cluster: LocalCluster) -> None:
@@ -102,7 +104,7 @@ def test_two_orders_of_operations_in_an_unmodified_script_are_found(cluster: Loc
     assert (found["kind"], found["culprit"]) == ("worker-hang", "job"), found["summary"]
     assert found["findings"][0]["evidence"]["suspects"] == [0, 1]
     assert found["summary"].count("all_reduce 8 of group (0-1)") == 2
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 60)
 
 
 def paused(cluster: LocalCluster, life: str, place: str = "", does: str = "") -> Json:
@@ -132,9 +134,9 @@ def test_an_endless_loop_is_reported_as_busy_and_restarted_by_hand(cluster: Loca
     found = newest(cluster, known)
     assert found["kind"] == "restart"
     assert "hanging.py" in str(found["stacks"]["rows"])
-    wait_for(lambda: (cluster.client.job() or {})["generation"] == 2, 30)
+    wait_for(lambda: (cluster.client.job() or {})["generation"] == 2, 60)
     cluster.client.stop(0.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)
 
 
 def ends_well(cluster: LocalCluster, known: int) -> None:
@@ -191,7 +193,7 @@ def test_an_idle_pause_is_ended_at_its_limit_which_doubles_and_the_job_is_not_fa
         assert evidence["idle_s"] > evidence["limit_s"]
         assert (f"restarted {times} times at this place before" in found["summary"]) == bool(times)
         places.add(evidence["place"])
-        wait_for(lambda times=times: (cluster.client.job() or {})["generation"] == times + 2, 30)
+        wait_for(lambda times=times: (cluster.client.job() or {})["generation"] == times + 2, 60)
     (place,) = places
     assert place.startswith("hanging.py:")
     paused(cluster, "idle", place)
@@ -199,4 +201,4 @@ def test_an_idle_pause_is_ended_at_its_limit_which_doubles_and_the_job_is_not_fa
     job = cluster.client.job() or {}
     assert (job["state"], job["generation"], job["restarts"]) == ("running", 3, 2)
     cluster.client.stop(0.0)
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)

@@ -81,7 +81,7 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
         before = job()["step"]
         wait_for(lambda: committed(store) > before, DEADLINE_S, lambda: (committed(store), reported(cluster)))
         assert job()["generation"] == 1
-        wait_for(lambda: of_the_store(cluster) == ["closed"], 30, lambda: reported(cluster))
+        wait_for(lambda: of_the_store(cluster) == ["closed"], 60, lambda: reported(cluster))
     # Nothing is left of it but what is in HDFS.
     newest = committed(store)
     for one in list_checkpoints(store):

@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Commands
     """A controller that has heard of the hang detector's patience, and one agent."""
     folder = tmp_path_factory.mktemp("cluster")
     with commands(folder / "commands") as all_of_it:
-        flags = ("--state-dir", str(folder / "controller"), "--hang-floor", "60")
+        flags = ("--state-dir", str(folder / "controller"), "--hang-floor", "60", "--silence-floor", "60")
         controller = all_of_it.start("controller", *PORTS_0, *flags)
         rpc, _ = ready(controller)
         agent = all_of_it.start(
@@ -58,7 +58,7 @@ def test_a_probe_that_is_scribbled_over_ends_neither_agent_nor_controller(
     holdfast, controller, agent = cluster
     _, http = ready(controller)
     run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "1", str(SCRIBBLING))
-    wait_for(lambda: (said := job(http)) and (said["generation"], said["state"]) == (2, "running"))
+    wait_for(lambda: (said := job(http)) and (said["generation"], said["state"]) == (2, "running"), 90)
     for _ in range(3):
         httpx.post(f"http://{http}/api/v1/job/stacks", trust_env=False, timeout=30).raise_for_status()
     assert run.wait(90) == 0, run.err[-3000:] + agent.err[-3000:]
@@ -138,7 +138,7 @@ def test_a_job_that_cannot_be_in_the_journal_is_one_line(holdfast: Commands, tmp
     controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(state))
     _, http = ready(controller)
     submitted = {"program": {"target": "x.py"}, "nnodes": 1, "nproc_per_node": 1}
-    httpx.post(f"http://{http}/api/v1/jobs", json=submitted, trust_env=False).raise_for_status()
+    httpx.post(f"http://{http}/api/v1/jobs", json=submitted, trust_env=False, timeout=60).raise_for_status()
     controller.process.terminate()
     controller.wait(30)
     db = sqlite3.connect(state / "controller.sqlite")
@@ -163,7 +163,7 @@ def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands,
     _, http = ready(controller)
     for nnodes, nproc in ((MAX_RANKS + 1, 1), (10**18, 10**18)):
         job = {"program": {"target": "x.py"}, "nnodes": nnodes, "nproc_per_node": nproc}
-        answer = httpx.post(f"http://{http}/api/v1/jobs", json=job, trust_env=False)
+        answer = httpx.post(f"http://{http}/api/v1/jobs", json=job, trust_env=False, timeout=60)
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(f"a job has {MAX_RANKS:,} workers at most, not {nnodes} x {nproc}: ")
 
@@ -178,7 +178,7 @@ def test_the_largest_job_costs_bounded_memory_and_no_answers(holdfast: Commands,
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")) / 1000
 
     before = megabytes()
-    with httpx.Client(base_url=f"http://{http}", trust_env=False, timeout=10) as api:
+    with httpx.Client(base_url=f"http://{http}", trust_env=False, timeout=60) as api:
         job = {"program": {"target": "x.py"}, "nnodes": MAX_RANKS // 8, "nproc_per_node": 8}
         api.post("/api/v1/jobs", json=job).raise_for_status()
         for _ in range(3):

@@ -88,7 +88,7 @@ def test_what_takes_gpus_away_is_an_incident_and_nothing_else(holdfast: Commands
         found[:] = reversed(incidents(http))
         return len(found) >= len(SERIOUS)
 
-    wait_for(have_come, 20, lambda: (found, agent.err[-2000:]))
+    wait_for(have_come, 60, lambda: (found, agent.err[-2000:]))
     assert [(one["kind"], one["culprit"]) for one in found] == [(kind, culprit) for _, kind, culprit, _ in SERIOUS]
     for one, (*_, says) in zip(found, SERIOUS, strict=True):
         assert says in one["summary"]

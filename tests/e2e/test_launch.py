@@ -35,7 +35,7 @@ while not os.path.exists(f"{folder}/end"):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    patient = ("--hang-floor", "5s", "--silence-floor", "10s")  # with an agent that a test holds up, too
+    patient = ("--hang-floor", "5s", "--silence-floor", "30s")  # with an agent that a test holds up, too
     with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=2, slots=2, controller_flags=patient) as one:
         yield one
 
@@ -138,7 +138,7 @@ def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tm
     os.kill(agent, signal.SIGSTOP)
     try:
         submit(cluster, path)
-        wait_for(lambda: len(starts(tmp_path)) == 2, 30, lambda: job(cluster))
+        wait_for(lambda: len(starts(tmp_path)) == 2, WARM_S, lambda: job(cluster))
         assert (job(cluster)["state"], job(cluster)["generation"]) == ("starting", 1)
         kill_controller(cluster)
     finally:
@@ -149,7 +149,7 @@ def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tm
         new = list(reversed(cluster.client.incidents()))[before:]
         return [one for one in new if one["kind"] == "controller-restart" and one["state"] == "closed"]
 
-    wait_for(reported, 30, lambda: cluster.client.incidents())
+    wait_for(reported, 60, lambda: cluster.client.incidents())
     (incident,) = reported()
     assert incident["summary"].endswith("generation 1 was being launched when it stopped")
     assert incident["reason"].startswith("node0")

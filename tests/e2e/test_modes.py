@@ -51,7 +51,7 @@ def test_a_controller_closes_what_an_earlier_version_left_open(holdfast: Command
         assert loose(state) == {}
         assert loose(record) == {}
         controller.process.terminate()
-        assert controller.wait(20) == 0
+        assert controller.wait(60) == 0
         for path in (state, record, *state.rglob("*")):
             path.chmod(0o777)
 

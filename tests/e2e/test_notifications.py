@@ -23,8 +23,9 @@ pytestmark = [
     pytest.mark.skipif(monitoring.ALERTMANAGER is None, reason="Debian: prometheus-alertmanager"),
 ]
 
-RESOLVE_S = 6
-"""`resolve_timeout` of the Alertmanager: an alert that is not sent again is over after it."""
+RESOLVE_S = 10
+"""`resolve_timeout` of the Alertmanager: an alert that is not sent again is over after it. Every two seconds it
+is sent, which on a busy machine are several."""
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def test_alerts_fire_as_long_as_they_are_true(holdfast: Commands, tmp_path: Path
             job = client.job()
             assert job is not None
             assert job["state"] == "failed"
-            wait_for(lambda: active(manager), 20)
+            wait_for(lambda: active(manager), 60)
             (firing,) = active(manager)
             assert firing["labels"]["job"] == "broken"
             assert firing["labels"]["severity"] == "page"
@@ -117,16 +118,17 @@ def test_alerts_fire_as_long_as_they_are_true(holdfast: Commands, tmp_path: Path
 
             before = len(web.posted)
             cluster.kill_controller()
-            wait_for(lambda: is_up(cluster), 30)
-            updated = active(manager)[0]["updatedAt"]
-            wait_for(lambda: active(manager)[0]["updatedAt"] > updated, 20)  # the new controller sends it on
+            wait_for(lambda: is_up(cluster), 60)
+            wait_for(lambda: active(manager), 60)  # where it took the new one longer than that to begin
+            updated = max(one["updatedAt"] for one in active(manager))
+            wait_for(lambda: any(one["updatedAt"] > updated for one in active(manager)), 60)
             (still,) = active(manager)
             assert still["fingerprint"] == firing["fingerprint"]
             assert len(web.posted) == before
             assert holdfast.run("ack", "broken", "--controller", cluster.http).process.returncode == 0
-            wait_for(lambda: not active(manager), 20)
-            wait_for(lambda: len(web.posted) == before + 4, 20, lambda: web.posted[before:])
-            wait_for(lambda: is_resolved(hook, firing), 20, lambda: hook.alerts)
+            wait_for(lambda: not active(manager), 60)
+            wait_for(lambda: len(web.posted) == before + 4, 60, lambda: web.posted[before:])
+            wait_for(lambda: is_resolved(hook, firing), 60, lambda: hook.alerts)
             assert holdfast.run("ack", "broken", "--controller", cluster.http).process.returncode == 1
 
     opened = [body for path, body in web.posted if path == "/pd"]
@@ -157,6 +159,6 @@ def test_an_incident_that_lasts_is_firing_and_then_resolved(holdfast: Commands, 
                 time.sleep(0.2)
             client.cordon("node1", False)
             wait_for(lambda: not active(manager), 90, client.incidents)
-            wait_for(lambda: is_resolved(hook, firing), 30, lambda: hook.alerts)
+            wait_for(lambda: is_resolved(hook, firing), 60, lambda: hook.alerts)
             client.stop(1.0)
             run.process.wait(30)

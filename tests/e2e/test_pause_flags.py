@@ -73,11 +73,11 @@ def test_a_limit_given_to_run_ends_the_pause(
 def test_a_phase_of_its_own_gets_the_limit_of_what_makes_no_steps(
     holdfast: Commands, cluster: LocalCluster, mark: str
 ) -> None:
-    """Quietly, and twice as long as the idle limit: a rank that trains is ended, one that evaluates is not."""
+    """Quietly, and for longer than the idle limit: a rank that trains is ended, one that evaluates is not."""
     flags = ["--idle-limit", "4s"]
     evaluates = Paused(holdfast, cluster, flags, "eval", "quiet", "9", mark)
     assert (evaluates.ended, evaluates.restarts) == ([], 0)
-    trains = Paused(holdfast, cluster, flags, "train", "quiet", "9", f"{mark}2")
+    trains = Paused(holdfast, cluster, flags, "train", "quiet", "30", f"{mark}2")
     assert trains.verdict["evidence"]["option"] == "--idle-limit"
 
 
@@ -93,6 +93,6 @@ def test_code_that_says_what_it_does_is_dead_between_operations_unless_it_evalua
 ) -> None:
     evaluates = Paused(holdfast, cluster, [], "eval", "quiet", "9", mark, "mesh")
     assert (evaluates.ended, evaluates.restarts) == ([], 0)
-    found = Paused(holdfast, cluster, [], "train", "quiet", "9", f"{mark}2", "mesh").verdict
+    found = Paused(holdfast, cluster, [], "train", "quiet", "30", f"{mark}2", "mesh").verdict
     assert (found["evidence"]["life"], found["evidence"]["reason"]) == ("dead", "outside")
-    assert found["evidence"]["idle_s"] < 9
+    assert found["evidence"]["idle_s"] < 30

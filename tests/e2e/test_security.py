@@ -48,7 +48,10 @@ class Fort:
     def api(self) -> httpx.Client:
         context = ssl.create_default_context(cafile=str(self.files / "operator" / "ca.pem"))
         return httpx.Client(
-            base_url=f"https://{self.http}", verify=context, headers={"Authorization": f"Bearer {self.token}"}
+            base_url=f"https://{self.http}",
+            verify=context,
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=30,
         )
 
     def nodes(self) -> dict[str, str]:
@@ -102,7 +105,7 @@ def test_only_the_right_certificate_joins(fort: Fort) -> None:
         "another address": fort.agent("node1", "node1", host="127.0.0.2"),
     }
     right = fort.agent("node0", "node0")
-    wait_for(lambda: fort.nodes() == {"node0": "healthy"}, 30, fort.nodes)
+    wait_for(lambda: fort.nodes() == {"node0": "healthy"}, 60, fort.nodes)
     reasons = {}
     for name, agent in wrong.items():
         agent.says("controller.away")
@@ -115,12 +118,12 @@ def test_only_the_right_certificate_joins(fort: Fort) -> None:
     assert "the controller's certificate is for another host" in reasons["another address"]
     assert right.process.poll() is None
     assert fort.controller.process.poll() is None
-    wait_for(lambda: fort.nodes() == {"node0": "healthy"}, 30, fort.nodes)
+    wait_for(lambda: fort.nodes() == {"node0": "healthy"}, 60, fort.nodes)
     for agent in (right, *wrong.values()):
         agent.process.terminate()
         assert agent.wait(30) == 0
         assert "Traceback" not in agent.err
-    wait_for(lambda: fort.nodes() == {}, 30, fort.nodes)
+    wait_for(lambda: fort.nodes() == {}, 60, fort.nodes)
     assert "Traceback" not in fort.controller.err
 
 

@@ -151,7 +151,7 @@ def has_failed(api: httpx.Client) -> bool:
 def has_line(api: httpx.Client) -> bool:
     """Is it among those that are kept? They come first, and nothing after them."""
     try:
-        with api.stream("GET", "/api/v1/job/logs", timeout=1.0) as answer:
+        with api.stream("GET", "/api/v1/job/logs", timeout=httpx.Timeout(30.0, read=1.0)) as answer:
             return any("a line of rank 0" in line for line in answer.iter_lines())
     except httpx.ReadTimeout:
         return False
@@ -205,11 +205,11 @@ def over_http(cluster: Cluster, method: str, path: str) -> bool:
 def poses_to_agents(cluster: Cluster) -> bool:
     """Under the very name that is in the certificate, so that only its purpose is wrong."""
     its = cluster.certs / "controller"
-    assert is_taken_for_controller(cluster, (its / "controller.pem", its / "controller-key.pem"), "localhost")
-    return is_taken_for_controller(cluster, cluster.node("node1"), "node1")
+    assert is_taken_for_controller(cluster, (its / "controller.pem", its / "controller-key.pem"), "localhost", 30.0)
+    return is_taken_for_controller(cluster, cluster.node("node1"), "node1", 2.0)
 
 
-def is_taken_for_controller(cluster: Cluster, serves: tuple[Path, Path], name: str) -> bool:
+def is_taken_for_controller(cluster: Cluster, serves: tuple[Path, Path], name: str, within_s: float) -> bool:
     ca = (cluster.certs / "ca" / "ca.pem").read_bytes()
     server = grpc.server(ThreadPoolExecutor(1))
     cert, key = read(serves)
@@ -219,7 +219,7 @@ def is_taken_for_controller(cluster: Cluster, serves: tuple[Path, Path], name: s
     trust = grpc.ssl_channel_credentials(ca, key, cert)
     try:
         with grpc.secure_channel(f"127.0.0.1:{port}", trust, [("grpc.ssl_target_name_override", name)]) as channel:
-            grpc.channel_ready_future(channel).result(timeout=2)
+            grpc.channel_ready_future(channel).result(timeout=within_s)
             return True
     except grpc.FutureTimeoutError:
         return False
@@ -350,8 +350,8 @@ def rebound(cluster: Cluster) -> bool:
         state = str(cluster.folder / "open-state")
         controller = one.start("controller", "--grpc-port", "0", "--http-port", "0", "--state-dir", state)
         url = f"http://{ready(controller)[1]}"
-        assert httpx.get(f"{url}/api/v1/status", trust_env=False).status_code == 200
-        asked = httpx.get(f"{url}/api/v1/status", headers={"host": "evil.example"}, trust_env=False)
+        assert httpx.get(f"{url}/api/v1/status", trust_env=False, timeout=30).status_code == 200
+        asked = httpx.get(f"{url}/api/v1/status", headers={"host": "evil.example"}, trust_env=False, timeout=30)
         return asked.status_code != 403
 
 

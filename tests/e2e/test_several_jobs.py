@@ -21,7 +21,7 @@ SCRIPT = """
     from holdfast.agent import probe
     from holdfast.checkpoint import Checkpointer
 
-    store, steps, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    store, steps, seed, gate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     probe.attach()
     dist.init_process_group("gloo")
     torch.manual_seed(seed)
@@ -31,7 +31,7 @@ SCRIPT = """
     checkpointer = Checkpointer(store, {"model": model, "optimizer": optimizer}, every=10)
     probe.phase("train")
     for step in range(checkpointer.restore(), steps):
-        time.sleep(0.03)
+        time.sleep(0.03 if step < 31 or os.path.exists(gate) else 0.5)
         torch.manual_seed(1000 * step + dist.get_rank())
         x = torch.randn(16, 8)
         loss = ((ddp(x) - x.sum(1, keepdim=True)) ** 2).mean()
@@ -62,9 +62,12 @@ class Jobs:
         self.cluster, self.folder = cluster, folder
         self.script = folder / "train.py"
         self.script.write_text(textwrap.dedent(SCRIPT))
+        self.gate = folder / "gate"
+        """While this file is not there, jobs take their time from step 31 on."""
+        self.gate.touch()
 
     def submit(self, name: str, seed: int, steps: int = STEPS, **more: object) -> str:
-        args = [(self.folder / f"store-{name}").as_uri(), str(steps), str(seed)]
+        args = [(self.folder / f"store-{name}").as_uri(), str(steps), str(seed), str(self.gate)]
         program = {"target": str(self.script), "args": args, "module": False, "cwd": os.getcwd(),
                    "env": {"OMP_NUM_THREADS": "1"}, "hooks": False, "warm": True}  # fmt: skip
         return self.cluster.client.submit(
@@ -100,10 +103,11 @@ def test_three_jobs_survive_a_kill_each_and_one_is_preempted(cluster: LocalClust
     assert all(len(losses) == STEPS for losses in expected.values())
     assert len({tuple(losses) for losses in expected.values()}) == 3
 
+    jobs.gate.unlink()
     mine = {seed: jobs.submit(f"job{seed}", seed, faults=["kill@15:rank1"]) for seed in (1, 2, 3)}
     for id in mine.values():
         wait_for(
-            lambda id=id: jobs.of(id)["generation"] == 2 and jobs.of(id)["step"] > 30, 60, lambda id=id: jobs.of(id)
+            lambda id=id: jobs.of(id)["generation"] == 2 and jobs.of(id)["step"] >= 30, 60, lambda id=id: jobs.of(id)
         )
     holders = {node["name"]: node["job"] for node in cluster.client.nodes()}
     assert sorted(holders.values()) == sorted(mine.values()), "a node for each job"
@@ -113,6 +117,7 @@ def test_three_jobs_survive_a_kill_each_and_one_is_preempted(cluster: LocalClust
     assert preempted["state"] == "pending", "the newest of the lowest priority waits meanwhile"
     assert "waiting for nodes" in preempted["reason"]
     assert [jobs.of(mine[seed])["generation"] for seed in (1, 2)] == [2, 2], "the others notice nothing"
+    jobs.gate.touch()
     for id in (*mine.values(), urgent):
         assert jobs.until(id, "finished", "failed")["state"] == "finished"
     for seed, id in mine.items():

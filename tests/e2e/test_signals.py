@@ -50,7 +50,7 @@ class Stage:
 
     def check_nothing_left(self, may_stay: str = "torchinductor_") -> None:
         """`may_stay`: torch's cache of compiled kernels is meant for a script's next run, as under torchrun."""
-        wait_for(lambda: self.holdfast.left() == [], 5, self.holdfast.left)
+        wait_for(lambda: self.holdfast.left() == [], 60, self.holdfast.left)
         assert [path.name for path in self.tmp.iterdir() if not may_stay or not path.name.startswith(may_stay)] == []
         assert [folder for folder in self.shared if folder.exists()] == []
 
@@ -66,11 +66,20 @@ def code_of(command: Running, deadline_s: float = 60.0) -> int:
     return code if code >= 0 else 128 - code
 
 
+def catches(command: Running, number: signal.Signals) -> bool:
+    """Whether it has a handler for this signal by now."""
+    status = Path(f"/proc/{command.process.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 def test_while_it_starts(stage: Stage) -> None:
     """From the interpreter's own start to the agents' registration."""
     for number, delay_s in zip((*ENDING, *ENDING[1:]), (0.4, 0.08, 0.7, 1.3, 2.2), strict=True):
         run = stage.start(60)
         time.sleep(delay_s)  # the moments are what is tried
+        if number is signal.SIGINT:  # Python's own start would answer it with a traceback
+            wait_for(lambda run=run: catches(run, signal.SIGTERM))  # type: ignore[misc]
         stage.look()
         run.signal(number)
         assert code_of(run) == 128 + number, (delay_s, run.err)

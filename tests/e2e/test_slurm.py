@@ -42,7 +42,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
     flags = ("--scheduler", "slurm", "--agent-grace", "3s", "--silence-floor", "4s", "--hang-floor", "5s")
     controller = holdfast.start("controller", *ports, *flags, "--state-dir", str(tmp_path / "controller"), env=env)
     grpc, http = ready(controller)
-    client = Client(ClientConfig(controller=http), timeout=5.0)
+    client = Client(ClientConfig(controller=http), timeout=30.0)  # it starts while all else does
     whole = holdfast.environment(env)
     agents = []
     try:
@@ -68,7 +68,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
         before = int(job()["step"])
         client.inject("node-kill:node0")
         wait_for(lambda: "drain" in slurm.states(env).get(gone, ""), 60, lambda: (slurm.states(env), client.nodes()))
-        wait_for(lambda: slurm.reasons(env).get(gone, "").startswith("holdfast: "), 30, lambda: slurm.reasons(env))
+        wait_for(lambda: slurm.reasons(env).get(gone, "").startswith("holdfast: "), 60, lambda: slurm.reasons(env))
         assert not any("drain" in state for name, state in slurm.states(env).items() if name != gone)
         wait_for(lambda: (job()["step"] or 0) > before + 10, 120, job)
         assert {n["name"] for n in client.nodes() if n["ranks"]} == (used - {gone}) | {spare}
@@ -77,17 +77,17 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
         if gone in {n["name"] for n in client.nodes()}:
             done = holdfast.run("cordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
-            wait_for(lambda: "drain" in slurm.states(env).get(spare, ""), 30, lambda: slurm.states(env))
-            wait_for(lambda: slurm.reasons(env).get(spare) == "holdfast: cordoned", 30, lambda: slurm.reasons(env))
+            wait_for(lambda: "drain" in slurm.states(env).get(spare, ""), 60, lambda: slurm.states(env))
+            wait_for(lambda: slurm.reasons(env).get(spare) == "holdfast: cordoned", 60, lambda: slurm.reasons(env))
             done = holdfast.run("uncordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
-            wait_for(lambda: "drain" not in slurm.states(env).get(spare, "drain"), 30, lambda: slurm.states(env))
+            wait_for(lambda: "drain" not in slurm.states(env).get(spare, "drain"), 60, lambda: slurm.states(env))
 
         def reported() -> set[str]:
             return {json.loads(line)["event"] for line in controller.err.splitlines() if "scheduler." in line}
 
         # The log has it after Slurm does.
-        wait_for(lambda: {"scheduler.out", "scheduler.in"} <= reported(), 30, reported)
+        wait_for(lambda: {"scheduler.out", "scheduler.in"} <= reported(), 60, reported)
     finally:
         client.stop(0.0)
         client.close()

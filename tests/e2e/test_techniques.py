@@ -138,7 +138,7 @@ def kill(cluster: LocalCluster, kind: str) -> None:
                 break
         return False
 
-    wait_for(killed, 30, lambda: f"there is no {kind}")
+    wait_for(killed, 60, lambda: f"there is no {kind}")
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
@@ -163,7 +163,7 @@ def test_every_step_has_the_loss_of_a_calm_job(
         end = len(lines_of(path))
         wait_for(lambda: len(lines_of(path)) > end + 3, DEADLINE_S, client.job)
     finally:
-        wait_for(lambda: _generation(cluster) > 0, 30)  # the controller may only be coming back
+        wait_for(lambda: _generation(cluster) > 0, 60)  # the controller may only be coming back
         stop_job(client)
     struck = lines_of(path)
     last = max(line["step"] for line in struck)

@@ -27,6 +27,9 @@ from holdfast.cli.local.daemon import LocalDaemon
 
 RESTART_DELAY_S = 0.3
 POLL_S = 0.05
+ANSWER_S = 20.0
+"""For the controller to answer: it shares this machine with the workers, and with whatever else keeps it busy. One that
+died refuses at once."""
 QUICK_DEATHS = 5
 """Early deaths in a row after which a daemon is not restarted."""
 
@@ -89,7 +92,7 @@ class LocalCluster:
     def client(self) -> Client:
         """A client of this cluster's controller, also after a restart: the ports stay."""
         if self._client is None:
-            self._client = Client(ClientConfig(controller=self.http), timeout=5.0)
+            self._client = Client(ClientConfig(controller=self.http), timeout=ANSWER_S)
         return self._client
 
     @property

@@ -27,11 +27,12 @@ from holdfast.checkpoint.format.checksum import CHUNK_BYTES, checksums
 from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
-from holdfast.checkpoint.snapshots.files import peer_file
+from holdfast.checkpoint.snapshots.files import PORT, peer_file
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.rate import Pace
 from tests.checkpoint.support.daemons import SECRET, DaemonProcess, Start, Worker, big, talk, until
 from tests.checkpoint.support.jobs import layout_of
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
@@ -42,6 +43,14 @@ def pair(start: Start, num_mib: int = 3, **more: object) -> tuple[DaemonProcess,
     keeper = Worker(second, None, None, 1, 2, tensors=big(num_mib))
     owner = Worker(first, None, None, 0, 2, tensors=big(num_mib), peer=(second, keeper.place), **more)  # type: ignore[arg-type]
     return first, second, owner, keeper
+
+
+def on_a_port_of_its_own(folder: Path) -> int:
+    """That the daemon of this folder takes. One that the kernel chose it may give to others while a daemon is dead."""
+    folder.mkdir(mode=0o700)
+    port = free_port()
+    (folder / PORT).write_text(f"{port}\n")
+    return port
 
 
 def copies(daemon: DaemonProcess, owner: Worker) -> list[Snapshot]:
@@ -100,7 +109,8 @@ def test_another_secret_gets_nothing(start: Start) -> None:
         fetch(keeper.place.address, b"x" * 16, "n0", owner.arena.description, owner.arena.snapshots()[0], [0])
 
 
-def test_a_peer_that_comes_back_gets_the_newest(start: Start) -> None:
+def test_a_peer_that_comes_back_gets_the_newest(start: Start, tmp_path: Path) -> None:
+    on_a_port_of_its_own(tmp_path / "n1")
     _, second, owner, keeper = pair(start)
     second.kill()
     owner.snapshot(4, peer=True)
@@ -350,9 +360,11 @@ def test_the_pace_is_kept_by_all_that_share_it() -> None:
     assert now[0] == before
 
 
-def test_an_address_survives_its_daemon(start: Start) -> None:
+def test_an_address_survives_its_daemon(start: Start, tmp_path: Path) -> None:
+    port = on_a_port_of_its_own(tmp_path / "n0")
     daemon = start("n0")
     address = talk(daemon).hello(WorkerHello("job", 1, 0, 1)).address
+    assert address[1] == port
     daemon.kill()
     daemon.start()
     assert talk(daemon).hello(WorkerHello("job", 1, 0, 1)).address == address

@@ -38,7 +38,7 @@ def kept(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def load(zygote: Zygote, kept: str, mesh: list[int], folder: Path, **job: Any) -> dict[str, Any]:
     args = {"store": kept, "mesh": mesh, **job.pop("args", {})}
-    return zygote.run(f"{TASKS}:loaded", math.prod(mesh), folder, args=args, deadline_s=60.0, **job)
+    return zygote.run(f"{TASKS}:loaded", math.prod(mesh), folder, args=args, deadline_s=120.0, **job)
 
 
 def held_bytes(mesh: list[int]) -> int:
@@ -73,7 +73,7 @@ def test_a_sender_that_dies_while_it_loads_costs_nothing(zygote: Zygote, kept: s
     assert killed["exits"][1] == -9
     assert all(code not in (0, None) for code in killed["exits"]), "no rank may go on with half a state"
     assert killed["results"] == [None] * 4
-    assert killed["seconds"] < 25, "a peer's end is noticed, not waited for: the timeout is 30 s"
+    assert killed["seconds"] < 120, "a peer's end is noticed, not waited for: the timeout is 300 s"
     ranks = load(zygote, kept, [1, 3, 1], tmp_path / "again", generation=1)["results"]
     assert [rank["differ"] for rank in ranks] == [[]] * 3
     assert UNIQUE <= sum(rank["given"] for rank in ranks) <= 1.01 * UNIQUE

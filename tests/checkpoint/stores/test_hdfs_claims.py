@@ -45,10 +45,10 @@ def stopped(hdfs: HdfsCluster) -> Iterator[Callable[[], None]]:
 
 
 class Stopping:
-    """A store whose NameNode stops right before its n-th change is asked for."""
+    """A store whose NameNode stops right before its n-th change is asked for. From then on it is the impatient one."""
 
-    def __init__(self, inner: Store, at: int, stop: Callable[[], None]) -> None:
-        self._inner, self._left, self._stop = inner, at, stop
+    def __init__(self, inner: Store, impatient: Store, at: int, stop: Callable[[], None]) -> None:
+        self._inner, self._impatient, self._left, self._stop = inner, impatient, at, stop
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -57,6 +57,7 @@ class Stopping:
         self._left -= 1
         if self._left == 0:
             self._stop()
+            self._inner = self._impatient
 
     def create(self, path: str, content: Content) -> None:
         self._count()
@@ -93,7 +94,7 @@ def test_a_step_that_two_runs_store_is_that_of_either_and_whole(hdfs: HdfsCluste
     older = claim(store, "job", 1)
     with stopped(hdfs) as stop:
         with pytest.raises(OSError, match="no answer"):
-            persist(Stopping(impatient, at, stop), older, OF_THE_OLDER)  # type: ignore[arg-type]
+            persist(Stopping(store, impatient, at, stop), older, OF_THE_OLDER)  # type: ignore[arg-type]
         late = LateClaim(impatient, "job", 2, Backoff(initial=0.01, cap=0.01))
         until(lambda: (late.poke(), late._thread)[1])
         late.wait(30)

@@ -20,6 +20,7 @@ class Calls:
         self._waiting = waiting
         self.ends = [threading.Event() for _ in range(4)]
         self.fails: set[int] = set()
+        self.after_failure: threading.Event | None = None
         self.began = 0
         self.discarded: list[int] = []
         self._lock = threading.Lock()
@@ -32,6 +33,8 @@ class Calls:
             waits()
         assert self.ends[number].wait(30)
         if number in self.fails:
+            if self.after_failure is not None:
+                self.after_failure.set()
             raise OSError(f"call {number}")
         return number
 
@@ -78,8 +81,7 @@ def test_it_fails_when_all_that_began_have_failed() -> None:
 
 def test_one_that_fails_leaves_it_to_the_other() -> None:
     calls = Calls(waiting={0})
-    calls.fails = {1}
+    calls.fails, calls.after_failure = {1}, calls.ends[0]
     calls.ends[1].set()
-    threading.Timer(20 * SOON_S, calls.ends[0].set).start()
     assert first_of(calls, calls.discarded.append, SOON_S, 2) == 0
     assert calls.began == 2

@@ -79,7 +79,7 @@ class Counting(FileStore):
 
 
 def _group() -> ProcessGroup:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
     group = ProcessGroup()
     group.host = f"host{group.rank}"
     return group

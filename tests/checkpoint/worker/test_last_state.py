@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,15 +88,19 @@ def test_a_run_that_begins_anew_does_not_remove_what_is_there(tmp_path: Path, ca
 def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, Any]], patience_s: float) -> list[Any]:
     """Three workers wait for the first one's upload of step 5; each: whether it is done, seconds, meetings.
 
-    `notes`: after how many seconds the daemon says what.
+    `notes`: after how many seconds the daemon says what. Time goes on only while the first one sleeps: the others wait
+    for nothing but it.
     """
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr("holdfast.checkpoint.worker.manager.time", clock)
     monkeypatch.setattr("holdfast.checkpoint.worker.manager._MEET_S", 0.05)
 
     def wait(group: ThreadGroup) -> Any:
-        began, left, meetings = time.monotonic(), list(notes), 0
+        began, left, meetings = now[0], list(notes), 0
 
         def reported() -> list[Any]:
-            due = [note for after, note in left if time.monotonic() - began >= after]
+            due = [note for after, note in left if now[0] - began >= after]
             left[:] = left[len(due) :]
             return due
 
@@ -114,7 +117,7 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
         )  # fmt: skip
         manager._heed = lambda note: CheckpointManager._heed(manager, note)
         CheckpointManager._wait_for_upload(manager, patience_s)
-        return manager.last_saved == 5, time.monotonic() - began, meetings
+        return manager.last_saved == 5, now[0] - began, meetings
 
     return on_ranks(3, wait)
 
@@ -122,15 +125,17 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
 def test_an_upload_that_goes_well_is_waited_for_and_workers_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wait_for_upload(monkeypatch, [(0.6, {"note": "persisted", "step": 5})], 60.0)
     assert [is_done for is_done, _, _ in found] == [True, False, False]
-    assert found[0][1] >= 0.6  # the others may have begun to wait a little later
-    assert all(meetings >= 2 for *_, meetings in found)
+    assert 0.6 <= found[0][1] < 0.61  # the others may have begun to wait a little later
+    assert all(meetings >= 10 for *_, meetings in found)
     assert len({meetings for *_, meetings in found}) == 1
 
 
 def test_one_that_fails_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wait_for_upload(monkeypatch, [(0.1, {"note": "failing", "step": 5, "error": "x"})], 60.0)
     assert not any(is_done for is_done, _, _ in found)
-    assert all(0.2 <= seconds < 30 for _, seconds, _ in found)
-    assert not any(is_done for is_done, _, _ in wait_for_upload(monkeypatch, [], 0.0))
+    assert 0.29 < found[0][1] < 0.31
+    impatient = wait_for_upload(monkeypatch, [], 0.0)
+    assert not any(is_done for is_done, _, _ in impatient)
+    assert 0.2 <= impatient[0][1] < 0.21
     refused = [(0.0, {"note": "refused", "step": 5, "error": "x"})]
-    assert all(seconds < 30 for _, seconds, _ in wait_for_upload(monkeypatch, refused, 60.0))
+    assert wait_for_upload(monkeypatch, refused, 60.0)[0][1] < 0.01

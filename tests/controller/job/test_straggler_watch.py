@@ -43,6 +43,40 @@ def test_it_lasts_until_the_rank_is_well_with_its_cost_so_far() -> None:
     assert v.job.generation == 1
 
 
+def silenced(v: Virtual) -> Incident:
+    """The incident of an agent that says nothing: the job goes on."""
+    v.agents["node1"].frozen = True
+    v.run_until(lambda: bool(v.incidents) and v.incidents[-1].live)
+    return v.incidents[-1]
+
+
+def test_slowness_that_outlasts_the_incident_it_was_evidence_in_gets_its_own() -> None:
+    v = training()
+    silence = silenced(v)
+    assert reported(v) is silence, "evidence in it"
+    looked(v, {KEY: 0.5})
+    assert v.incidents == [silence]
+    v.agents["node1"].frozen = False
+    v.run_until(lambda: not silence.live)
+    looked(v, {KEY: 0.5})
+    (_, incident) = v.incidents
+    assert (incident.cause.kind, incident.phase, incident.action) == (t.FindingKind.STRAGGLER, "ongoing", "alert")
+    assert incident.cause.evidence["lost_s"] == 0.5
+    looked(v, {KEY: 0.5})
+    assert len(v.incidents) == 2
+
+
+def test_slowness_that_ends_before_that_incident_gets_none() -> None:
+    v = training()
+    silence = silenced(v)
+    reported(v)
+    looked(v, {})
+    v.agents["node1"].frozen = False
+    v.run_until(lambda: not silence.live)
+    looked(v, {KEY: 0.5})
+    assert v.incidents == [silence]
+
+
 def test_it_is_taken_up_by_the_next_run_of_the_controller_and_ends_with_the_job() -> None:
     v = training()
     reported(v)

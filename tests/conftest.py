@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import psutil
 import pytest
 
@@ -28,6 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under `nohup`, too
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How long an example takes depends on what else runs: 200 ms, the default, is a moment on a busy machine.
+hypothesis.settings.register_profile("holdfast", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("holdfast")
 
 gc.disable()  # until all tests are imported: collections, which find next to nothing, took a third of that time
 
@@ -94,7 +99,7 @@ def hdfs(one_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
 def no_process_left() -> Iterator[None]:
     """A test that leaves a child behind would let the next run trip over it."""
     yield
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 20.0  # some are still ending, on a busy machine
     while (left := _children()) and time.monotonic() < deadline:
         time.sleep(0.05)
     named = [f"{child.pid}: {_command(child)}" for child in left]

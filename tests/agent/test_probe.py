@@ -347,11 +347,13 @@ def test_a_new_process_takes_over_the_file_of_a_dead_one(tmp_path: Path) -> None
 
 def test_reading_costs_next_to_nothing(tmp_path: Path) -> None:
     with probed(STEPS_FOR_EVER, tmp_path / "p") as (_, reader):
-        rounds = 200
-        start = time.process_time()
-        for _ in range(rounds):
-            reader.sample(time.monotonic_ns())
-            reader.new_steps()
-        each = (time.process_time() - start) / rounds
+        rounds, costs = 40, []
+        for _ in range(10):
+            start = time.thread_time()
+            for _ in range(rounds):
+                reader.sample(time.monotonic_ns())
+                reader.new_steps()
+            costs.append((time.thread_time() - start) / rounds)
+        each = min(costs)  # what else runs makes it longer, never shorter
         # 8 workers, 10 samples a second each. benchmarks/agent_cost.py measures it; this is for what costs far more.
         assert 80 * each < 0.025

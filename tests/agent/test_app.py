@@ -44,7 +44,7 @@ async def running(settings: AgentConfig) -> AsyncIterator[Agent]:
         yield agent
     finally:
         stop.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await task == 0
 
 

@@ -203,7 +203,7 @@ def test_a_parent_that_waits_for_its_vfork_is_blocked_and_quiet(
     program = str(tmp_path / "vfork")  # of C: Python's own would go on in the child
     subprocess.run([compiler, "-x", "c", "-", "-o", program], input=VFORK, check=True)
     with standing("", args=[program]) as (eye, _):
-        seen = eye.when(lambda a: a.quiet >= 0.7 and a.state == "D", 30.0)
+        seen = eye.when(lambda a: a.quiet >= 0.7 and a.state == "D")
         assert seen.waits_for == "the start of a child (vfork)"
 
 
@@ -304,7 +304,7 @@ def test_a_traced_process_is_at_a_prompt_if_its_tracer_is(at_prompt: bool) -> No
                 if tracer.stdout.readline() != b"ready\n":
                     pytest.skip("no process may trace another here")
                 # It may be ready a moment before it asks.
-                seen = eye.when(lambda a: a.quiet >= 0.9 and a.is_prompt == at_prompt, 30.0)
+                seen = eye.when(lambda a: a.quiet >= 0.9 and a.is_prompt == at_prompt)
                 assert seen.state == ("S" if at_prompt else "t")
                 assert seen.waits_for.startswith(f"its tracer python (pid {tracer.pid})"), seen.waits_for
             finally:

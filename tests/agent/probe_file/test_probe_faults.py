@@ -40,7 +40,7 @@ def test_a_stopped_process_is_seen_as_stopped(tmp_path: Path) -> None:
 def test_injected_ends(kind: str, code: int, tmp_path: Path) -> None:
     with probed(STEPS_FOR_EVER, tmp_path / "p") as (process, reader):
         reader.inject(kind)
-        assert process.wait(10) == code
+        assert process.wait(60) == code
         assert process.stderr
         if kind == "exception":
             last = reader.new_steps()[-1].step
@@ -114,7 +114,7 @@ for n in range(10**9):
 """
     with probed(code, tmp_path / "p") as (process, reader):
         reader.inject("nan")
-        assert process.communicate(timeout=10)[0] == "False\n"
+        assert process.communicate(timeout=60)[0] == "False\n"
 
 
 def test_an_unknown_fault_names_the_known_ones(tmp_path: Path) -> None:

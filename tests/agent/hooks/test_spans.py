@@ -57,6 +57,7 @@ def test_the_slow_rank_of_two_is_named(zygote: Zygote, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # four runs of a minute, on a busy machine
 def test_why_a_rank_is_slow_is_reported_and_where(zygote: Zygote, tmp_path: Path) -> None:
     """Sleeping or waiting for a lock in its own forward is not host interference; a loader's time is data."""
     right: dict[str, str] = {}

@@ -18,10 +18,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # prctl(2)
+PATIENCE_S = 20.0
+"""For fork servers that are ending, on a busy machine."""
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def fork_source(folder: str) -> Iterator[None]:
     finally:
         process.terminate()
         try:
-            left, _ = process.communicate(timeout=20)
+            left, _ = process.communicate(timeout=3 * PATIENCE_S)
         finally:
             process.kill()
     assert not left, f"fork servers left behind by a test: {left}"
@@ -81,7 +84,10 @@ def main(folder: str, command: list[str]) -> None:
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(own, signal.SIGKILL)
             os.waitpid(own, 0)
-    for pid in _children():
+    end = time.monotonic() + PATIENCE_S
+    while (left := _children()) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in left:
         with open(f"/proc/{pid}/cmdline") as file:
             print(pid, file.read().replace("\0", " "))
         os.kill(pid, signal.SIGKILL)

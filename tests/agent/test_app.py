@@ -44,7 +44,7 @@ async def running(settings: AgentConfig) -> AsyncIterator[Agent]:
         yield agent
     finally:
         stop.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await task == 0
 
 
@@ -261,8 +261,12 @@ def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
             os.kill(worker.pid, signal.SIGKILL)
             await eventually(lambda: [s for s in here.brain.of(EventSeen) if isinstance(s.event, t.WorkerExited)])
             await eventually(lambda: len(here.brain.of(FrameSeen)) >= before + 8)
-            reported = [seen.event.text for seen in here.brain.of(EventSeen) if isinstance(seen.event, t.AgentNotice)]
-            assert len(reported) == len(set(reported)) == 12
+
+            def reported() -> list[str]:
+                return [seen.event.text for seen in here.brain.of(EventSeen) if isinstance(seen.event, t.AgentNotice)]
+
+            await eventually(lambda: len(reported()) >= 12, reported)
+            assert len(reported()) == len(set(reported())) == 12
             monkeypatch.undo()
 
     asyncio.run(story())

@@ -42,7 +42,7 @@ def test_a_process_that_cannot_be_watched_runs_on(tmp_path: Path) -> None:
         env={**os.environ, probe_layout.ENV_PATH: str(bad)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert done.stderr.startswith("holdfast: this process is not watched: ")
@@ -162,7 +162,7 @@ probe.step(1)
 print(middle - start, time.monotonic() - start)
 """
     with probed(code, tmp_path / "p") as (process, reader):
-        out, _ = process.communicate(timeout=10)
+        out, _ = process.communicate(timeout=60)
         until_first, in_all = map(float, out.split())
         first, second = reader.new_steps()
         assert first.seconds <= until_first
@@ -202,7 +202,7 @@ for n in range({total}):
 
 def test_a_reader_that_was_away_too_long_says_how_much_it_lost(tmp_path: Path) -> None:
     with probed("for n in range(5000): probe.step(n)", tmp_path / "p") as (process, reader):
-        process.wait(20)
+        process.wait(60)
         steps = [record.step for record in reader.new_steps()]
         assert steps[-1] == 4999
         assert steps == list(range(steps[0], 5000))
@@ -214,7 +214,7 @@ def test_the_median_follows_the_last_steps(tmp_path: Path) -> None:
     code = "import time\nfor n in range(40): time.sleep(0.02 if n >= 25 else 0.001); probe.step(n)"
     with probed(code, tmp_path / "p") as (process, reader):
         assert math.isnan(reader.sample(time.monotonic_ns()).median_step)
-        process.wait(20)
+        process.wait(60)
         reader.new_steps()
         assert reader.sample(time.monotonic_ns()).median_step >= 0.02
 
@@ -306,7 +306,7 @@ def test_a_block_torn_for_ever_reads_as_its_last_good_value(tmp_path: Path) -> N
     with probed("probe.step(7, loss=1.5)\ninput()", tmp_path / "p") as (process, reader):
         until(lambda: reader.sample(time.monotonic_ns()).step == 7)
         process.kill()
-        process.wait(5)
+        process.wait(60)
         raw = bytearray((tmp_path / "p").read_bytes())
         raw[probe_layout.AT_STATE + 12] ^= 0xFF
         with open(tmp_path / "p", "r+b") as file:
@@ -330,28 +330,30 @@ subprocess.run([sys.executable, "-c", "from holdfast.agent import probe; assert 
 probe.step(1)
 """
     with probed(code, tmp_path / "p") as (process, reader):
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert [record.step for record in reader.new_steps()] == [0, 1]
 
 
 def test_a_new_process_takes_over_the_file_of_a_dead_one(tmp_path: Path) -> None:
     with probed("probe.step(0)", tmp_path / "p") as (process, reader):
-        process.wait(10)
+        process.wait(60)
         with python(
             "from holdfast.agent import probe; assert probe.attach(); probe.step(1)",
             **{probe_layout.ENV_PATH: str(tmp_path / "p")},
         ) as second:
-            assert second.wait(10) == 0
+            assert second.wait(60) == 0
         assert [record.step for record in reader.new_steps()] == [0, 1]
 
 
 def test_reading_costs_next_to_nothing(tmp_path: Path) -> None:
     with probed(STEPS_FOR_EVER, tmp_path / "p") as (_, reader):
-        rounds = 200
-        start = time.process_time()
-        for _ in range(rounds):
-            reader.sample(time.monotonic_ns())
-            reader.new_steps()
-        each = (time.process_time() - start) / rounds
+        rounds, costs = 40, []
+        for _ in range(10):
+            start = time.thread_time()
+            for _ in range(rounds):
+                reader.sample(time.monotonic_ns())
+                reader.new_steps()
+            costs.append((time.thread_time() - start) / rounds)
+        each = min(costs)  # what else runs makes it longer, never shorter
         # 8 workers, 10 samples a second each. benchmarks/agent_cost.py measures it; this is for what costs far more.
         assert 80 * each < 0.025

@@ -108,7 +108,7 @@ def test_no_secret_lies_in_a_file() -> None:
     """Neither as an object with its data nor as a token in a command line or a variable."""
     clear = re.compile(r"-----BEGIN|(?:api|reader)[-_]token(?![-_]file)\s*[:=]\s*\S", re.IGNORECASE)
     for path in DEPLOY.rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
+        if "__pycache__" not in path.parts and path.is_file():  # Python writes there at any time
             assert not clear.search(path.read_text()), path
     for path in KUBERNETES.rglob("*.y*ml"):
         assert "Secret" not in [document["kind"] for document in yaml.safe_load_all(path.read_text())], path

@@ -17,6 +17,8 @@ from holdfast.base.errors import ProtocolError, Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
 from tests.ports import free_port
 
+PATIENT = 30.0
+"""Seconds, where an answer is certain to come."""
 RANKS = [(n, "127.0.0.1", 100 + n, {"AllReduce": 641 - (n == 2), "SendRecv": n}) for n in range(4)]
 
 DOCUMENTED = """\
@@ -56,7 +58,7 @@ Warnings
 
 def test_it_asks_as_nvidias_client_does_and_reads_every_count() -> None:
     with serve(FakeRas(RANKS)) as ras:
-        status = ask(ras.address)
+        status = ask(ras.address, PATIENT)
     assert ras.heard == ["client protocol 2", "timeout 0.3", "set format json", "verbose status"]
     assert status.members == [
         RasMember("0xfa93daea854b060b", rank, host, pid, counts) for rank, host, pid, counts in RANKS
@@ -66,13 +68,13 @@ def test_it_asks_as_nvidias_client_does_and_reads_every_count() -> None:
 
 def test_an_older_server_reports_in_text_which_rank_differs() -> None:
     with serve(FakeRas(RANKS, has_json=False)) as ras:
-        status = ask(ras.address)
+        status = ask(ras.address, PATIENT)
     assert ras.heard[-2:] == ["set format json", "verbose status"]
     members = {member.rank: member.counts for member in status.members}
     assert members == {0: {"SendRecv": 0}, 1: {"SendRecv": 1}, 2: {"AllReduce": 640, "SendRecv": 2}, 3: {"SendRecv": 3}}
     assert status.most["0xfa93daea854b060b", "AllReduce"] == 641
     with serve(FakeRas(RANKS)) as ras:
-        assert ask(ras.address, as_text=True).members == status.members
+        assert ask(ras.address, PATIENT, as_text=True).members == status.members
     assert "set format json" not in ras.heard
 
 
@@ -119,7 +121,7 @@ def test_a_real_answer_with_one_that_lags_names_it() -> None:
 def test_where_no_server_listens_there_is_no_ras() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(Absent):
-        ask(address)
+        ask(address, PATIENT)
     for wrong in ("", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "127.0.0.1:x"):
         with pytest.raises(Unavailable):
             ask(wrong)
@@ -136,9 +138,9 @@ def test_a_server_that_does_not_come_to_an_end_costs_half_a_second(ras: FakeRas)
 
 def test_an_answer_without_an_end_is_cut_off() -> None:
     with serve(FakeRas(answer="x" * 300_000)) as ras, pytest.raises(TooLong):
-        ask(ras.address, most=100_000)
+        ask(ras.address, PATIENT, most=100_000)
     with serve(FakeRas(RANKS)) as ras:
-        assert len(ask(ras.address, most=100_000).members) == 4
+        assert len(ask(ras.address, PATIENT, most=100_000).members) == 4
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_an_answer_without_an_end_is_cut_off() -> None:
 )  # fmt: skip
 def test_what_is_no_status_is_refused(answer: str) -> None:
     with serve(FakeRas(answer=answer)) as ras, pytest.raises(ProtocolError):
-        ask(ras.address)
+        ask(ras.address, PATIENT)
 
 
 def test_what_is_no_ras_is_refused() -> None:
@@ -161,7 +163,7 @@ def test_what_is_no_ras_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=speak, daemon=True).start()
         with pytest.raises(ProtocolError, match="is not an NCCL RAS server"):
-            ask(f"127.0.0.1:{server.getsockname()[1]}")
+            ask(f"127.0.0.1:{server.getsockname()[1]}", PATIENT)
 
 
 JSON = st.recursive(

@@ -1,5 +1,6 @@
 """Operations that stalled workers begin, as NCCL's RAS counts them: growth, the ranks behind, and how often."""
 
+import functools
 import math
 import os
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.activity import operations
-from holdfast.agent.activity.nccl_ras import ADDRESS, Absent, RasStatus, TooLong, parse_json
+from holdfast.agent.activity.nccl_ras import ADDRESS, Absent, RasStatus, TooLong, ask, parse_json
 from holdfast.agent.activity.operations import ABSENT_S, RESTS_S, NcclOperations, is_own_address
 from holdfast.base.errors import Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
@@ -165,7 +166,7 @@ def test_it_asks_where_the_workers_environment_says_and_over_tcp() -> None:
     with serve(FakeRas()) as ras, sleeper(NCCL_RAS_ADDR=ras.address) as pid:
         ras.ranks = [(0, "127.0.0.1", pid, {"AllReduce": 7}), (1, "192.0.2.1", pid, {"AllReduce": 8})]
         now = [0.0]
-        found = NcclOperations(clock=lambda: now[0])
+        found = NcclOperations(functools.partial(ask, patience=30.0), lambda: now[0])
         found.look([pid])
         found.look([pid])
         assert "has begun 7 AllReduce operations as rank 0" in found.behind(pid)

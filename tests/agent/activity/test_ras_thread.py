@@ -83,6 +83,4 @@ def test_the_sockets_of_nccls_ras_thread_are_no_movement(pipe: tuple[int, int]) 
 
 def test_those_of_any_other_thread_are(pipe: tuple[int, int]) -> None:
     for eye in eye_on("NCCL Service", *pipe):
-        seen = eye.when(lambda seen: seen.watched > 3.0)
-        assert seen.quiet < 0.5
-        assert seen.network > 10_000
+        eye.when(lambda seen: seen.watched > 3.0 and seen.quiet < 0.5 and seen.network > 10_000)

@@ -134,7 +134,7 @@ def test_it_has_the_modules_of_the_other_and_nothing_else(tmp_path: Path, monkey
 def test_neither_waits_for_the_other_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with Host(tmp_path, monkeypatch) as host:
-            first = await host.open("first", idle_exit=0.1)
+            first = await host.open("first", idle_exit=1.0)  # longer than it takes to connect
             monkeypatch.chdir(tmp_path)
             before = os.umask(0o077)
             try:

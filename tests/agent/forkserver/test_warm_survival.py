@@ -129,7 +129,7 @@ def test_sigterm_and_idleness_end_it_with_all_it_has(tmp_path: Path) -> None:
             assert not alive(pid)
             assert not (tmp_path / "run" / "warm.sock").exists()
             await one.warm.close()
-            one.warm = await ForkServer.open(tmp_path / "run", idle_exit=0.1)
+            one.warm = await ForkServer.open(tmp_path / "run", idle_exit=1.0)  # longer than it takes to connect
             warm_pid = one.warm.pid
             await one.warm.close()
             await eventually(lambda: not alive(warm_pid))
@@ -170,7 +170,7 @@ def test_garbage_on_the_socket_ends_that_client_only(tmp_path: Path) -> None:
             assert one.warm
             for garbage in (b"\xff\xfe\n", b"[1]\n", b"{}\n"):
                 with socket.socket(socket.AF_UNIX) as raw:
-                    raw.settimeout(5)
+                    raw.settimeout(60)
                     raw.connect(str(tmp_path / "run" / "warm.sock"))
                     raw.sendall(garbage)
                     answer = raw.recv(4096)

@@ -66,7 +66,8 @@ def test_a_daemon_is_there_when_workers_want_it(agent: Checkpoints, reported: li
     agent.ensure()
     pid = daemon_pid(agent)
     process = psutil.Process(pid)
-    assert process.nice() > psutil.Process().nice()
+    own = psutil.Process().nice()
+    assert process.nice() > own or own == 19  # the lowest that there is
     assert agent.environment() == {"HOLDFAST_SNAPSHOTS": str(agent.folder)}
     agent.look()
     assert daemon_pid(agent) == pid

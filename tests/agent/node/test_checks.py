@@ -54,8 +54,11 @@ def test_a_check_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, m
     # The server of a pair whose client never comes, and a child of its own.
     script = f"sleep 100 & echo $! > {tmp_path / 'pid'}; echo '{{}}'; sleep 100"
     monkeypatch.setattr(interpreter, "command", lambda *_: ["sh", "-c", script])
-    answer = ask(msg.RunCheck(("pair",), "{}", 2.0), tmp_path)  # by then the shell has done its part
-    assert (answer.ok, answer.error) == (False, "killed after 2 s")
+    for deadline in (2.0, 20.0):
+        answer = ask(msg.RunCheck(("pair",), "{}", deadline), tmp_path)
+        assert (answer.ok, answer.error) == (False, f"killed after {deadline:g} s")
+        if answer.data["results"]:
+            break  # by then the shell has done its part, unless the machine is very busy
     assert json.loads(answer.data["results"]) == {}
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not alive(pid))

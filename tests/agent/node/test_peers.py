@@ -6,6 +6,9 @@ import socket
 
 from holdfast.agent.node.peers import ProbeListener, probe_peer
 
+PATIENT = 30.0
+"""Seconds, where an answer is certain to come."""
+
 
 def test_an_open_listener_answers_and_a_closed_one_does_not() -> None:
     async def story() -> None:
@@ -13,10 +16,10 @@ def test_an_open_listener_answers_and_a_closed_one_does_not() -> None:
         await listener.open("127.0.0.1")
         port = listener.port
         assert port
-        assert [await probe_peer("127.0.0.1", port) for _ in range(3)] == ["answers"] * 3
+        assert [await probe_peer("127.0.0.1", port, PATIENT) for _ in range(3)] == ["answers"] * 3
         await listener.close()
         assert listener.port == 0
-        assert await probe_peer("127.0.0.1", port) == "refused"
+        assert await probe_peer("127.0.0.1", port, PATIENT) == "refused"
 
     asyncio.run(story())
 
@@ -25,7 +28,7 @@ def test_a_frozen_agent_takes_the_probe_and_says_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert asyncio.run(probe_peer("127.0.0.1", taken.getsockname()[1], 0.2)) == "frozen"
+        assert asyncio.run(probe_peer("127.0.0.1", taken.getsockname()[1], 1.0)) == "frozen"
 
 
 def test_a_peer_that_says_another_word_is_no_agent() -> None:
@@ -35,7 +38,7 @@ def test_a_peer_that_says_another_word_is_no_agent() -> None:
             writer.close()
 
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
-            return await probe_peer("127.0.0.1", server.sockets[0].getsockname()[1])
+            return await probe_peer("127.0.0.1", server.sockets[0].getsockname()[1], PATIENT)
 
     assert asyncio.run(story()) == "refused"
 

@@ -40,7 +40,7 @@ def test_a_stopped_process_is_seen_as_stopped(tmp_path: Path) -> None:
 def test_injected_ends(kind: str, code: int, tmp_path: Path) -> None:
     with probed(STEPS_FOR_EVER, tmp_path / "p") as (process, reader):
         reader.inject(kind)
-        assert process.wait(10) == code
+        assert process.wait(60) == code
         assert process.stderr
         if kind == "exception":
             last = reader.new_steps()[-1].step
@@ -63,7 +63,7 @@ print("done", flush=True); input()
     with probed(code, tmp_path / "p") as (process, reader):
         assert process.stdout
         assert process.stdin
-        for fault in ("", "slow/forward+300", "slow/forward+0", "slow/load+100"):
+        for fault in ("", "slow/forward+900", "slow/forward+0", "slow/load+100"):
             assert process.stdout.readline() == "ready\n"
             if fault:
                 reader.inject(fault)
@@ -73,7 +73,8 @@ print("done", flush=True); input()
         spans = reader.new_spans()
         forward = [span.cpu_ns for span in spans if span.kind == "forward"]
         load = [span.end_ns - span.start_ns for span in spans if span.kind == "load"]
-        assert forward[1] > 2.5 * max(forward[0], *forward[2:])
+        # Ten times as long. What shares the core's caches changes the time of the same work, too, by up to a half.
+        assert forward[1] > 5 * max(forward[0], *forward[2:])
         assert load[3] >= 45_000_000, "a step, of which 50 ms were slept"
 
 
@@ -94,8 +95,12 @@ for n in range(10**9):
 """
     with probed(code, tmp_path / "p") as (_, reader):
         reader.inject(f"hang/{place}")
-        until(lambda: reader.sample(time.monotonic_ns()).still_age > 0.5)
-        assert reader.sample(time.monotonic_ns()).operation == operation
+
+        def is_there() -> bool:
+            sample = reader.sample(time.monotonic_ns())
+            return sample.still_age > 0.5 and sample.operation == operation
+
+        until(is_there)
         until(lambda: reader.sample(time.monotonic_ns()).tick_age < 0.4)
 
 
@@ -109,7 +114,7 @@ for n in range(10**9):
 """
     with probed(code, tmp_path / "p") as (process, reader):
         reader.inject("nan")
-        assert process.communicate(timeout=10)[0] == "False\n"
+        assert process.communicate(timeout=60)[0] == "False\n"
 
 
 def test_an_unknown_fault_names_the_known_ones(tmp_path: Path) -> None:

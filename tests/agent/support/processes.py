@@ -25,7 +25,7 @@ while True:
 """For `probed`: a worker that trains until it is ended."""
 
 
-def until(what: Callable[[], object], deadline_s: float = 30.0) -> None:
+def until(what: Callable[[], object], deadline_s: float = 60.0) -> None:
     """Poll until true; fails after `deadline_s`."""
     end = time.monotonic() + deadline_s
     while not what():

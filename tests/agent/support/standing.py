@@ -29,9 +29,9 @@ class Eye:
 
     def after(self, watched: float) -> t.Activity:
         """Once it has been idle for so long; on a busy machine it may have stalled late."""
-        return self.when(lambda seen: seen.quiet >= watched, 30.0)
+        return self.when(lambda seen: seen.quiet >= watched)
 
-    def when(self, what: Callable[[t.Activity], object], deadline_s: float = 20.0) -> t.Activity:
+    def when(self, what: Callable[[t.Activity], object], deadline_s: float = 60.0) -> t.Activity:
         end = time.monotonic() + deadline_s
         seen = None
         while time.monotonic() < end:

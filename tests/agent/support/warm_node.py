@@ -57,14 +57,14 @@ class Node:
         assert self.warm is not None
         return await self.warm.start_worker(self.spec(code, rank, **changes))
 
-    async def ended(self, rank: int = 0, deadline_s: float = 20.0) -> WorkerExited:
+    async def ended(self, rank: int = 0, deadline_s: float = 60.0) -> WorkerExited:
         async with asyncio.timeout(deadline_s):
             while rank not in self.exits:
                 self.arrived.clear()
                 await self.arrived.wait()
         return self.exits[rank]
 
-    async def printed(self, text: str, rank: int = 0, deadline_s: float = 20.0) -> None:
+    async def printed(self, text: str, rank: int = 0, deadline_s: float = 60.0) -> None:
         await eventually(lambda: text in self.out(rank), deadline_s)
 
     def out(self, rank: int = 0) -> str:
@@ -75,7 +75,7 @@ class Node:
         return (self.folder / f"err{rank}").read_text()
 
 
-async def eventually(what: object, deadline_s: float = 30.0) -> None:
+async def eventually(what: object, deadline_s: float = 60.0) -> None:
     assert callable(what)
     async with asyncio.timeout(deadline_s):
         while not what():

@@ -29,7 +29,7 @@ def test_a_plan_is_reported_once_and_goes_with_the_worker(tmp_path: Path) -> Non
         cwd=ROOT,
         env={**os.environ, probe_layout.ENV_PATH: str(path)},
         check=True,
-        timeout=20,
+        timeout=60,
     )
     for _ in range(3):
         found.look(key, path)
@@ -73,7 +73,7 @@ def test_where_the_state_came_from_is_reported_once(tmp_path: Path) -> None:
     path, key = tmp_path / "j-g2-rank0", ("j", 2, 0)
     code = "from holdfast.agent import probe; probe.attach(); probe.restored(12, 'peer', 0.5, 4096, 8192)"
     environ = {**os.environ, probe_layout.ENV_PATH: str(path)}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, timeout=60)
     for _ in range(2):
         found.look(key, path)
     assert reported == [t.StateRestored("j", 2, 12, "peer", 0.5, 4096, 8192)]

@@ -163,7 +163,7 @@ def test_workers_outlive_the_fork_server_of_their_job(tmp_path: Path) -> None:
             await job.start()
             [server] = await job.parents()
             os.kill(int(server), signal.SIGKILL)
-            await eventually(lambda: notices(one), 20)
+            await eventually(lambda: notices(one))
             assert notices(one) == ["the fork server of job j1 died; its workers continue, a new one is started"]
             assert all(alive(one.pid(rank)) for rank in (0, 1))
             await job.start(generation=2)  # ends them, and imports again
@@ -180,7 +180,7 @@ def test_the_next_job_ends_the_fork_server_of_the_last(tmp_path: Path) -> None:
             await job.start()
             [server] = await job.parents()
             await one.do(msg.StopWorkers())
-            await eventually(lambda: len(one.exits()) == 2, 20)
+            await eventually(lambda: len(one.exits()) == 2)
             for event in one.exits().values():
                 one.workers.durable(event)
             assert alive(int(server))

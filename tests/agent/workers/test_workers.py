@@ -79,7 +79,7 @@ class Node:
         def is_stepping() -> bool:
             return any(r.rank == rank and r.sample(0).step > 0 for r in self.workers.readers())
 
-        await eventually(is_stepping, 20)
+        await eventually(is_stepping)
 
     async def printed(self, text: str, rank: int = 0, generation: int = 1) -> str:
         path = self.folder / "state" / "logs"
@@ -87,7 +87,7 @@ class Node:
         def found() -> str:
             return self.logs.tail("j1", generation, rank, "out", 4096)
 
-        await eventually(lambda: text in found(), 20)
+        await eventually(lambda: text in found())
         assert path.is_dir()
         return found()
 
@@ -107,7 +107,7 @@ def test_from_start_to_exit(tmp_path: Path) -> None:
         async with node(tmp_path) as one:
             code = "import os, sys\nprint(os.environ['RANK'])\nsys.exit(3 if os.environ['RANK'] == '1' else 0)"
             await one.start(code, 2)
-            await eventually(lambda: len(one.exits()) == 2, 20)
+            await eventually(lambda: len(one.exits()) == 2)
             assert {rank: event.code for rank, event in one.exits().items()} == {0: 0, 1: 3}
             assert {chunk.rank: chunk.text for chunk in one.lines} == {0: "0\n", 1: "1\n"}
             assert not one.workers.running
@@ -122,7 +122,7 @@ def test_a_traceback_comes_with_the_exit(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path) as one:
             await one.start("def f():\n    raise ValueError('bad batch')\nf()")
-            await eventually(one.exits, 20)
+            await eventually(one.exits)
             assert one.exits()[0].error.endswith("ValueError: bad batch\n")
             assert "bad batch" in one.exits()[0].tail
 
@@ -141,7 +141,7 @@ def test_what_a_forked_worker_was_started_with_is_known_until_its_exit_is_durabl
             assert [one.workers.variable(pid, name) for name in ("RANK", "NO_SUCH")] == ["1", ""]
             assert one.workers.variable(1, "RANK") == ""
             os.kill(pid, signal.SIGKILL)
-            await eventually(lambda: 1 in one.exits(), 20)
+            await eventually(lambda: 1 in one.exits())
             one.workers.durable(one.exits()[1])
             assert one.workers.variable(pid, "RANK") == ""
 
@@ -156,7 +156,7 @@ def test_a_run_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> None
         async with node(tmp_path) as one:
             code = "from holdfast.agent import probe\nprobe.attach()\nfor n in range(5): probe.step(n, loss=1.0 + n)"
             await one.start(code)
-            await eventually(one.exits, 20)
+            await eventually(one.exits)
             assert [(record.step, record.loss) for record in one.steps] == [(n, 1.0 + n) for n in range(5)]
             assert len(list(one.workers.shm.glob("j1-*"))) == 1
             one.workers.durable(one.exits()[0])

@@ -148,11 +148,16 @@ def test_slow_loading_is_data_and_no_wait() -> None:
 def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
     clock = ThreadClock()
     assert clock.since() is None
-    time.sleep(0.05)
-    passed = clock.since()
-    assert passed is not None
-    assert passed.cpu < 40e6
-    assert passed.delayed == -1 or passed.delayed < 45e6
+    delayed = []
+    for _ in range(20):
+        time.sleep(0.05)
+        passed = clock.since()
+        assert passed is not None
+        assert passed.cpu < 40e6
+        delayed.append(passed.delayed)
+        if passed.delayed < 45e6:
+            break
+    assert min(delayed) < 45e6  # once it woke, a busy machine may make it wait; a sleep that counted would always show
     found: list[object] = []
     other = threading.Thread(target=lambda: found.append(clock.since()))
     other.start()

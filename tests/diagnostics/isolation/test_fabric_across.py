@@ -56,7 +56,7 @@ def diagnose(cables: Cables) -> DiagnoseSession:
         running = [(ask, start(cables, ask)) for ask in asks]
         asks = []
         for ask, process in running:
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=120)
             asks += session.answered(ask.id, [parse_result(line) for line in out.splitlines()], "", now())
     return session
 

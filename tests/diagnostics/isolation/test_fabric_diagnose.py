@@ -8,7 +8,7 @@ from tests.diagnostics.support.fabric import Fabric, missing
 
 WHY = missing()
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.skipif(bool(WHY), reason=WHY)]
 
 
 def test_a_narrow_uplink_is_found_by_pairs_and_by_the_all_reduce(tmp_path: Path) -> None:
@@ -17,7 +17,10 @@ def test_a_narrow_uplink_is_found_by_pairs_and_by_the_all_reduce(tmp_path: Path)
         for name in hosts.names:
             hosts.cables.limit(name, "300mbit")
         hosts.cables.narrow("100mbit")
-        doc = hosts.ask("diagnose", "--test", "pair", "--test", "all-reduce")
+        for _ in range(3):  # the hosts share this machine: where it is busy, a session may run out of time, and says so
+            doc = hosts.ask("diagnose", "--test", "pair", "--test", "all-reduce")
+            if not any("out of time" in v["text"] for v in doc["verdicts"]):
+                break
     bad = [v for v in doc["verdicts"] if v["grade"] != "pass"]
     assert {v["component"] for v in bad} == {"link between switches s0 and s1"}, bad
     assert {v["grade"] for v in bad} == {"degraded"}

@@ -80,7 +80,8 @@ def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch
 # --- pairs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pair_over_loopback(free_port: int) -> None:
+def test_a_pair_over_loopback(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mover, "_LINGER_S", 20.0)  # the thread that replies may be late on a busy machine
     common = {"port": free_port, "session": "d1.7", "address": "127.0.0.1"}
     results = {}
     server = threading.Thread(target=lambda: results.update(server=pair.run(CheckOptions(role="server", **common))))  # type: ignore[arg-type]

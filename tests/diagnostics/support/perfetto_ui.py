@@ -46,6 +46,7 @@ def perfetto(browser: Browser, trace: Path) -> Iterator["Perfetto"]:
         # The page's telemetry and its requests to other servers are blocked in tests.
         context.route(lambda url: "//127.0.0.1:" not in url, lambda route: route.abort())
         try:
+            context.set_default_timeout(PATIENCE)
             page = context.new_page()
             # At its root this build looks for a server of the package's own.
             page.goto(f"http://127.0.0.1:{server.server_port}/#!/viewer")

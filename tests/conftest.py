@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-import hypothesis
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,10 +34,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under `nohup`, too
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-# How long an example takes depends on what else runs: 200 ms, the default, is a moment on a busy machine.
-hypothesis.settings.register_profile("holdfast", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("holdfast")
 
 gc.disable()  # until all tests are imported: collections, which find next to nothing, took a third of that time
 

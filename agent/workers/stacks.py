@@ -33,6 +33,8 @@ _MOST_BYTES = 4 << 20
 _MOST_LINE = 1000
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,80} \(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
+_LAST = re.compile(rb"( in (<module>|_run_module_as_main)|^ *\.\.\.)\n\Z", re.MULTILINE)
+"""How an answer ends: with the first call of the main thread, or with what says that there is more."""
 _LAUNCHER = os.path.dirname(forkserver.__file__) + os.sep
 _RUNPY = ("<frozen runpy>", runpy.__file__)
 
@@ -169,7 +171,10 @@ def _answers(pid: int) -> bool:
 
 
 async def _ask(pid: int, path: Path) -> str:
-    """What the process writes about itself, once it has stopped writing; empty when it does not answer."""
+    """What the process writes about itself, once it has stopped writing; empty when it does not answer.
+
+    A busy host may put it aside in the middle of that: who stops before the end has more time.
+    """
     try:
         # A link is not followed and a pipe is not waited for, whoever put it there.
         file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -179,7 +184,7 @@ async def _ask(pid: int, path: Path) -> str:
         os.ftruncate(file, 0)  # fails for what is no regular file
         os.kill(pid, STACKS_SIGNAL)
         size, waited, quiet = 0, 0.0, 0.0
-        while waited < _ANSWER_S and not (size and quiet >= _QUIET_S):
+        while waited < _ANSWER_S and not (size and quiet >= _QUIET_S and _is_whole(file, size)):
             await asyncio.sleep(0.01)
             waited += 0.01
             now = os.fstat(file).st_size
@@ -190,6 +195,10 @@ async def _ask(pid: int, path: Path) -> str:
         return ""
     finally:
         os.close(file)
+
+
+def _is_whole(file: int, size: int) -> bool:
+    return _LAST.search(os.pread(file, _MOST_LINE, max(0, size - _MOST_LINE))) is not None
 
 
 async def _spy(pid: int) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.agent import forkserver
 from holdfast.agent.probe_file import memory
+from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.stacks import ProcessStacks, Thread
 from tests.agent.support.processes import python, until
@@ -29,6 +30,18 @@ def inner():
     print("ready", flush=True)
     {body}
 {call}
+"""
+SLOW = """
+import os, signal, time
+def answer(*_):
+    file = os.open({path!r}, os.O_WRONLY | os.O_APPEND)
+    os.write(file, b'Current thread 0x1 (most recent call first):\\n  File "a.py", line 3 in inner\\n')
+    time.sleep(0.3)
+    os.write(file, b'  File "a.py", line 9 in <module>\\n')
+open({path!r}, "w").close()
+signal.signal({signal}, answer)
+print("ready", flush=True)
+time.sleep(60)
 """
 SPY = Path(sys.executable).with_name("py-spy")
 SLEEP, HOLD, LOOP = "time.sleep(60)", "while True: hold(60)", "while True: pass"
@@ -93,6 +106,36 @@ def test_without_py_spy_the_signal_is_what_is_left(tmp_path: Path, monkeypatch: 
             return asyncio.run(stacks.read(pid, tmp_path / "p", gently=True))
 
         until(lambda: named(found()) == [("main", ["<module>", "outer", "inner"])])
+
+
+def test_who_is_put_aside_in_the_middle_of_its_answer_has_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "_ANSWER_S", 30.0)
+    with python(SLOW.format(path=str(tmp_path / "p.stacks"), signal=int(STACKS_SIGNAL))) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        assert named(read(process.pid, tmp_path)) == [("main", ["<module>", "inner"])]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_whole"),
+    [
+        ('  File "a.py", line 1 in <module>\n', True),
+        ('  File "<frozen runpy>", line 198 in _run_module_as_main\n', True),
+        ('  File "a.py", line 1 in f\n  ...\n', True),
+        ('Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n...\n', True),
+        ('  File "a.py", line 1 in f\n', False),
+        ('  File "a.py", line 1 in <module>', False),
+        ('  File "a.py", line 1 in <module>\n  File "b.py", line 2 in f\n', False),
+        ('  File "a.py", line 1 in call_me_<module>\n', False),
+    ],
+)
+def test_where_an_answer_ends(tmp_path: Path, text: str, is_whole: bool) -> None:
+    path = tmp_path / "answer"
+    path.write_text(text * 100)
+    with path.open() as file:
+        assert stacks._is_whole(file.fileno(), path.stat().st_size) == is_whole
 
 
 def test_other_threads_come_after_the_main_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from common import finish, free_port, parser, scratch
 
+from holdfast.cli.local import leftovers
 from holdfast.cli.local.cluster import LocalCluster
 
 WORLD = 8
@@ -58,9 +59,9 @@ class System:
         lines = self.metrics.read_text().split("\n")[:-1]
         return [(line["step"], line["time"]) for line in map(json.loads, lines)]
 
-    def processes(self) -> dict[int, dict[str, str]]:
-        """Environment of every process that descends from this system's own, by process id."""
-        raise NotImplementedError
+    def processes(self) -> list[int]:
+        """All that its roots started."""
+        return [pid for root in self.roots() for pid in descendants(root)]
 
     def worker(self, rank: int) -> int:
         raise NotImplementedError
@@ -85,7 +86,7 @@ class System:
     def signal(self, number: signal.Signals) -> None:
         """Halt or wake all of it. The leaders are halted first and woken last: they must see no silent follower."""
         roots = self.roots()
-        rest = [pid for root in roots for pid in descendants(root) if pid not in roots]
+        rest = [pid for pid in self.processes() if pid not in roots]
         for pid in [*roots, *rest] if number == signal.SIGSTOP else [*rest, *reversed(roots)]:
             try:
                 os.kill(pid, number)
@@ -135,6 +136,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def comm_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
+
+
 def started_at(pid: int) -> float:
     """Unix time of a process's start, to a hundredth of a second."""
     text = Path(f"/proc/{pid}/stat").read_text()
@@ -165,14 +173,19 @@ class Holdfast(System):
     def roots(self) -> list[int]:
         return list(self.cluster.pids().values())
 
+    def processes(self) -> list[int]:
+        """By their mark: a fork server is its agent's child only where another agent's was not forked for it."""
+        environment = Path(f"/proc/{self.roots()[0]}/environ").read_text().split("\0")
+        (mark,) = (pair for pair in environment if pair.startswith(f"{leftovers.MARK}="))
+        return leftovers.marked(mark)
+
     def generation(self) -> int:
         job = self.cluster.client.job()
         return int(job["generation"]) if job else 0
 
     def worker(self, rank: int) -> int:
         comm = f"holdfast-r{rank}\n"
-        pids = [pid for root in self.roots() for pid in descendants(root)]
-        return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == comm)
+        return next(pid for pid in self.processes() if comm_of(pid) == comm)
 
     def began(self) -> float:
         return started_at(self.worker(0))

@@ -16,6 +16,8 @@ MOST = 512
 """Connections at the same time. An open page has one or two, each command line one."""
 _SLACK = 64
 """Those beyond it that may be there while the ones that made room close."""
+_ENDS_S = 1.0
+"""An ended connection is closed by then. If not, new ones are refused: waiting on would take the whole processor."""
 HEAD_S = 10.0
 """From the connection, or the end of the last answer, to the end of the next request's header."""
 WRITE_S = 10.0
@@ -58,6 +60,8 @@ class AcceptedSocket(socket.socket):
     def end(self) -> None:
         """Both ways at once; the event loop sees it as the client's going, and closes."""
         self.begun()
+        if self.fileno() >= 0:
+            self.listener.ending[self.fileno()] = asyncio.get_running_loop().time()
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
 
@@ -65,6 +69,7 @@ class AcceptedSocket(socket.socket):
         if self.fileno() >= 0:
             self.begun()
             self.listener.open.pop(self.fileno(), None)
+            self.listener.ending.pop(self.fileno(), None)
         super().close()
 
 
@@ -78,9 +83,15 @@ class Listener(socket.socket):
         """By descriptor."""
         self.idle: dict[int, AcceptedSocket] = {}
         """Those from which a request is due, the longest waiting first."""
+        self.ending: dict[int, float] = {}
+        """Those that have ended, and that the event loop has not closed yet: when they did, by its clock."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """ConnectionAbortedError, which the event loop takes for nothing to do, when there is no place."""
+        if len(self.open) >= self.most + _SLACK and self._has_just_ended():
+            # More have come at once than there is room for. A turn of the loop gives back what has ended: until then
+            # the next one, which may have a request, waits with the kernel.
+            raise BlockingIOError
         accepted, address = super().accept()
         if len(self.open) >= self.most:
             longest = next(iter(self.idle.values()), None)
@@ -93,6 +104,10 @@ class Listener(socket.socket):
         self.open[taken.fileno()] = taken
         taken.wait()
         return taken, address
+
+    def _has_just_ended(self) -> bool:
+        newest = next(reversed(self.ending.values()), None)
+        return newest is not None and asyncio.get_running_loop().time() - newest < _ENDS_S
 
 
 class Protocol(H11Protocol):

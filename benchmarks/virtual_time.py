@@ -72,16 +72,19 @@ class Turns:
         self._waits: Any = forked.RawArray("b", ranks)
         self._sent: Any = forked.RawArray("q", ranks)
         """Messages to each rank in this step."""
+        self._first: Any = forked.RawArray("d", ranks)
+        """When the first of those is there that the rank has not looked at: one may be sent before it waits."""
 
     def begin(self, rank: int) -> None:
         """A step begins; a barrier has to follow."""
         with self._changed:
-            self._due[rank], self._waits[rank], self._sent[rank] = 0.0, False, 0
+            self._due[rank], self._waits[rank], self._sent[rank], self._first[rank] = 0.0, False, 0, math.inf
 
     def sent(self, target: int, at: float) -> None:
         """A message has been sent that will be there `at`."""
         with self._changed:
             self._sent[target] += 1
+            self._first[target] = min(self._first[target], at)
             if self._waits[target]:
                 self._due[target] = min(self._due[target], at)
                 self._changed.notify_all()
@@ -92,11 +95,11 @@ class Turns:
         Actions take time, so nothing that is sent after that is there by then. TimeoutError when all wait.
         """
         with self._changed:
-            self._due[rank], self._waits[rank] = due, waits
+            self._due[rank], self._waits[rank] = min(due, self._first[rank]) if waits else due, waits
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: math.inf > self._due[rank] <= min(self._due), WAIT_S):
                 raise TimeoutError(f"rank {rank} has no turn: times of the ranks are {list(self._due)}")
-            self._waits[rank] = False
+            self._waits[rank], self._first[rank] = False, math.inf
             return self._due[rank], self._sent[rank]
 
     def end(self, rank: int) -> None:

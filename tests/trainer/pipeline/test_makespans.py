@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from forked import Zygote
 from programs import ended, figures
 
+from benchmarks import virtual_time
 from benchmarks.formulas import makespan
 from holdfast.plan.schedules.table import SCHEDULES
 from holdfast.plan.simulate import durations, simulate
@@ -73,6 +75,21 @@ def test_real_ranks_take_what_the_formula_says(zygote: Zygote, tmp_path: Path, r
     assert [one["schedule"] for one in rows] == list(SCHEDULES)
     for one in rows:
         assert one["measured"] == pytest.approx(one["formula"] or one["simulated"], rel=1e-9), one
+
+
+def test_a_message_that_is_sent_before_its_rank_waits_for_it_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks at the same time go on beside each other: one may send while the other finds nothing to do."""
+    monkeypatch.setattr(virtual_time, "WAIT_S", 0.1)
+    turns = virtual_time.Turns(2)
+    turns.begin(0)
+    turns.begin(1)
+    assert turns.wait(0, 0.0, waits=False) == (0.0, 0)
+    turns.sent(0, 1.0)
+    turns.sent(0, 2.0)
+    turns.end(1)
+    assert turns.wait(0, math.inf, waits=True) == (1.0, 2)
+    with pytest.raises(TimeoutError):  # it has seen both
+        turns.wait(0, math.inf, waits=True)
 
 
 def test_second_order_work_in_the_bubbles_takes_what_is_simulated(zygote: Zygote, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.wire import types as t
+from holdfast.wire.standing import Standing
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -54,6 +55,8 @@ class RankTable:
         self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
         self.pending: list[t.PendingCollective | None] = [None] * world
         self.activity: list[t.Activity | None] = [None] * world
+        self.standing: list[Standing | None] = [None] * world
+        self.left: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # its image was replaced by exec
         self.at_gpu: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # waits for a GPU that waits for its peers
         self.spins: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # in a wait for its GPU, if it is quiet
         self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
@@ -81,6 +84,7 @@ class RankTable:
         self.still_at[r] = at - sample.still_age
         self.pending[r] = sample.pending
         self.activity[r] = activity = sample.activity
+        self.standing[r], self.left[r] = sample.standing, sample.left
         self.at_gpu[r] = activity is not None and activity.waits_for_gpu
         self.spins[r] = activity is not None and activity.spins
         self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet

@@ -42,6 +42,8 @@ MAX_WORKERS = 1_024
 """Workers of a node."""
 MAX_GROUPS = 64
 """Groups of one worker."""
+MAX_THREADS, MAX_OPERATIONS = 64, 64
+"""Threads and open operations of one worker that are reported."""
 MAX_SPAN_NAMES = 64
 """Names of spans and groups of one worker."""
 MAX_KINDS = 1_024

@@ -210,6 +210,8 @@ class Workers(google.protobuf.message.Message):
     PENDING_FIELD_NUMBER: builtins.int
     ACTIVITY_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -258,6 +260,12 @@ class Workers(google.protobuf.message.Message):
     def job(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into the frame's jobs; missing where those are one"""
 
+    @property
+    def standing(self) -> global___Standing: ...
+    @property
+    def left(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """its image was replaced by exec; missing from older agents"""
+
     def __init__(
         self,
         *,
@@ -281,11 +289,107 @@ class Workers(google.protobuf.message.Message):
         pending: global___PendingCollective | None = ...,
         activity: global___Activity | None = ...,
         job: collections.abc.Iterable[builtins.int] | None = ...,
+        standing: global___Standing | None = ...,
+        left: collections.abc.Iterable[builtins.bool] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "pending", b"pending"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "job", b"job", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "pending", b"pending", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "pending", b"pending", "standing", b"standing"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "job", b"job", "left", b"left", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "pending", b"pending", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
 
 global___Workers = Workers
+
+@typing.final
+class Standing(google.protobuf.message.Message):
+    """The threads and open operations of those workers that have made no move for a while, as columns."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: builtins.int
+    IS_COMPLETE_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    THREADS_FIELD_NUMBER: builtins.int
+    OPERATIONS_FIELD_NUMBER: builtins.int
+    TID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    ENDS_IN_FIELD_NUMBER: builtins.int
+    WORDS_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    THREAD_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    ROOT_FIELD_NUMBER: builtins.int
+    IS_TIMED_FIELD_NUMBER: builtins.int
+    @property
+    def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the columns of Workers, growing"""
+
+    @property
+    def is_complete(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
+    @property
+    def holder(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def threads(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """how many of the thread columns' entries are this worker's"""
+
+    @property
+    def operations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """likewise"""
+
+    @property
+    def tid(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def state(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def ends_in(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def words(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def count(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def thread(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def group(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the worker's own groups"""
+
+    @property
+    def number(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def size(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def root(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def is_timed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
+    def __init__(
+        self,
+        *,
+        worker: collections.abc.Iterable[builtins.int] | None = ...,
+        is_complete: collections.abc.Iterable[builtins.bool] | None = ...,
+        holder: collections.abc.Iterable[builtins.str] | None = ...,
+        threads: collections.abc.Iterable[builtins.int] | None = ...,
+        operations: collections.abc.Iterable[builtins.int] | None = ...,
+        tid: collections.abc.Iterable[builtins.int] | None = ...,
+        state: collections.abc.Iterable[builtins.str] | None = ...,
+        seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        ends_in: collections.abc.Iterable[builtins.float] | None = ...,
+        words: collections.abc.Iterable[builtins.str] | None = ...,
+        count: collections.abc.Iterable[builtins.int] | None = ...,
+        thread: collections.abc.Iterable[builtins.int] | None = ...,
+        kind: collections.abc.Iterable[builtins.str] | None = ...,
+        group: collections.abc.Iterable[builtins.int] | None = ...,
+        number: collections.abc.Iterable[builtins.int] | None = ...,
+        size: collections.abc.Iterable[builtins.int] | None = ...,
+        root: collections.abc.Iterable[builtins.int] | None = ...,
+        is_timed: collections.abc.Iterable[builtins.bool] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "ends_in", b"ends_in", "group", b"group", "holder", b"holder", "is_complete", b"is_complete", "is_timed", b"is_timed", "kind", b"kind", "number", b"number", "operations", b"operations", "root", b"root", "seconds", b"seconds", "size", b"size", "state", b"state", "thread", b"thread", "threads", b"threads", "tid", b"tid", "words", b"words", "worker", b"worker"]) -> None: ...
+
+global___Standing = Standing
 
 @typing.final
 class PendingCollective(google.protobuf.message.Message):
@@ -304,6 +408,8 @@ class PendingCollective(google.protobuf.message.Message):
     MEMBERS_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
+    IS_EXACT_FIELD_NUMBER: builtins.int
+    BY_OTHERS_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -340,6 +446,14 @@ class PendingCollective(google.protobuf.message.Message):
         """of the groups' operations until now: the same on all ranks; missing or 0 unknown"""
 
     @property
+    def is_exact(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """begun counts all operations; missing from older agents, as is the next"""
+
+    @property
+    def by_others(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """threads besides the main one have begun some"""
+
+    @property
     def size(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """of the operation: a signature that is the same on all ranks; 0 unknown"""
 
@@ -357,9 +471,11 @@ class PendingCollective(google.protobuf.message.Message):
         members: collections.abc.Iterable[builtins.str] | None = ...,
         begun: collections.abc.Iterable[builtins.int] | None = ...,
         sizes: collections.abc.Iterable[builtins.int] | None = ...,
+        is_exact: collections.abc.Iterable[builtins.bool] | None = ...,
+        by_others: collections.abc.Iterable[builtins.bool] | None = ...,
         size: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "sizes", b"sizes", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "by_others", b"by_others", "group", b"group", "groups", b"groups", "ident", b"ident", "is_exact", b"is_exact", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "sizes", b"sizes", "worker", b"worker"]) -> None: ...
 
 global___PendingCollective = PendingCollective
 

@@ -9,6 +9,7 @@ from holdfast.base.errors import ProtocolError
 from holdfast.proto import controller_pb2 as c
 from holdfast.proto import types_pb2 as p
 from holdfast.wire import types as t
+from holdfast.wire.standing_frames import standing_from, standing_message
 
 _OF_WORKER = (
     "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
@@ -39,6 +40,10 @@ def frame_message(f: t.Frame) -> c.Frame:
             workers["pending"] = _pending(f.workers)
         if any(w.activity is not None for w in f.workers):
             workers["activity"] = _activity(f.workers)
+        if any(w.standing is not None for w in f.workers):
+            workers["standing"] = standing_message(f.workers)
+        if any(w.left for w in f.workers):
+            workers["left"] = [w.left for w in f.workers]
     return c.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -97,6 +102,8 @@ def _pending(workers: Sequence[t.WorkerSample]) -> p.PendingCollective:
         members=[g.members for g in groups],
         begun=[g.begun for g in groups],
         sizes=[g.sizes for g in groups],
+        is_exact=[g.is_exact for g in groups],
+        by_others=[g.by_others for g in groups],
         size=[s.size for _, s in known],
     )
 
@@ -104,14 +111,16 @@ def _pending(workers: Sequence[t.WorkerSample]) -> p.PendingCollective:
 def _from_pending(m: p.PendingCollective, workers: int) -> list[t.PendingCollective | None]:
     _same_length("pending collectives", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
     histories = m.sizes or [0] * len(m.label)  # older agents report none
-    _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun, histories)
-    groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, histories, strict=True)]
+    exact, others = (column or [False] * len(m.label) for column in (m.is_exact, m.by_others))
+    columns = (m.label, m.ident, m.members, m.begun, histories, exact, others)
+    _same_length("groups", sum(m.groups), *columns)
+    groups = [t.GroupCount(*row) for row in zip(*columns, strict=True)]
     found: list[t.PendingCollective | None] = [None] * workers
     first = 0
     sizes = m.size or [0] * len(m.worker)  # older agents report none
     _same_length("pending collectives", len(m.worker), sizes)
-    columns = (m.worker, m.groups, m.kind, m.group, m.number, m.is_handed, sizes)
-    for worker, count, kind, group, number, is_handed, size in zip(*columns, strict=True):
+    rows = zip(m.worker, m.groups, m.kind, m.group, m.number, m.is_handed, sizes, strict=True)
+    for worker, count, kind, group, number, is_handed, size in rows:
         if worker >= workers or group >= count:
             raise ProtocolError("frame: a pending collective of a worker or group that it lacks")
         found[worker] = t.PendingCollective(kind, group, number, is_handed, tuple(groups[first : first + count]), size)
@@ -195,7 +204,11 @@ def _workers(w: p.Workers, jobs: Sequence[str]) -> tuple[t.WorkerSample, ...]:
     standing = _from_pending(w.pending, n) if w.HasField("pending") else [None] * n
     activity = _from_activity(w.activity, n) if w.HasField("activity") else [None] * n
     triples = _triples(coordinate), _triples(sizes)
-    rows = zip(*columns, *triples, meters, still_age, standing, activity, _jobs(w.job, jobs, n), strict=True)
+    threads = standing_from(w.standing, standing) if w.HasField("standing") else [None] * n
+    left = w.left[:] or [False] * n
+    _same_length("workers", n, left)
+    jobs_of = _jobs(w.job, jobs, n)
+    rows = zip(*columns, *triples, meters, still_age, standing, activity, jobs_of, threads, left, strict=True)
     return tuple(map(t.WorkerSample._make, rows))
 
 

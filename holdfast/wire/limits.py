@@ -13,6 +13,7 @@ from holdfast.base.errors import ProtocolError
 from holdfast.wire import messages as msg
 from holdfast.wire import span_rows
 from holdfast.wire import types as t
+from holdfast.wire.standing import Standing
 
 REASONS = (
     "message", "hello", "name", "worker", "step", "gauge", "device", "spans", "text", "foreign", "stale", "answer",
@@ -124,6 +125,7 @@ def _is_sane(w: t.WorkerSample) -> bool:
         and (w.meters is None or _are_meters(w.meters))
         and (w.pending is None or _is_pending(w.pending))
         and (w.activity is None or _is_activity(w.activity))
+        and (w.standing is None or _is_standing(w.standing))
     )
 
 
@@ -153,6 +155,25 @@ def _is_activity(a: t.Activity) -> bool:
     )
 
 
+def _is_standing(s: Standing) -> bool:
+    return (
+        len(s.threads) <= bounds.MAX_THREADS
+        and len(s.operations) <= bounds.MAX_OPERATIONS
+        and len(s.holder) <= bounds.MAX_NAME
+        and all(
+            x.tid <= bounds.MAX_PID
+            and 0 <= x.seconds <= _MOST
+            and (x.ends_in != x.ends_in or 0 <= x.ends_in <= _MOST)
+            and len(x.words) <= bounds.MAX_NAME
+            for x in s.threads
+        )
+        and all(
+            len(o.kind) <= bounds.MAX_NAME and -1 <= o.root < _MAX_RANKS and 0 <= o.number <= bounds.MAX_COUNT
+            for o in s.operations
+        )
+    )
+
+
 def _mended(w: t.WorkerSample, refused: Refused) -> t.WorkerSample:
     """What can be kept of a worker: that it is there is news, too."""
     count(refused, "worker")
@@ -173,6 +194,7 @@ def _mended(w: t.WorkerSample, refused: Refused) -> t.WorkerSample:
         meters=w.meters if w.meters is not None and _are_meters(w.meters) else None,
         pending=w.pending if w.pending is not None and _is_pending(w.pending) else None,
         activity=w.activity if w.activity is not None and _is_activity(w.activity) else None,
+        standing=w.standing if w.standing is not None and _is_standing(w.standing) else None,
     )
 
 

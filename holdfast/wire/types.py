@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.wire.finding_kinds import FindingKind as FindingKind
+from holdfast.wire.standing import Standing
 
 NAN = math.nan
 
@@ -134,6 +135,8 @@ class GroupCount:
     members: str  # as rank_sets.compact writes them; empty when they are too many to name
     begun: int  # operations that this rank has begun in it
     sizes: int = 0  # stands for their known sizes in order: the same on all ranks; 0 where that is not known
+    is_exact: bool = False  # `begun` counts all of them, whoever began them: torch's own number, or messages
+    by_others: bool = False  # other threads than the main one have begun some
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +240,8 @@ class WorkerSample(NamedTuple):
     pending: PendingCollective | None = None  # only when that was a while ago
     activity: Activity | None = None  # likewise
     job: str = ""  # empty from older agents
+    standing: Standing | None = None  # only while it makes no move
+    left: bool = False  # the process has replaced its image (exec): its probe is gone, its steps are not seen
 
 
 SPOILT = -math.inf

@@ -12,6 +12,7 @@ from holdfast.proto import types_pb2 as p
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
 
 FINITE = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=20)
@@ -21,7 +22,13 @@ METERS = st.builds(
     t.Meters, mfu=FINITE, tokens_per_s=FINITE, parts=st.tuples(*[FINITE] * len(t.STEP_PARTS)),
     memory_bytes=st.integers(0, 2**63), grad_norm=FINITE,
 )  # fmt: skip
-GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60), sizes=U32)
+GROUP = st.builds(
+    t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60), sizes=U32,
+    is_exact=st.booleans(), by_others=st.booleans(),
+)  # fmt: skip
+THREAD = st.builds(
+    ThreadSight, tid=U32, state=st.sampled_from(ThreadState), seconds=FINITE, ends_in=FINITE, words=TEXT, count=U32
+)
 
 
 ACTIVITY = st.builds(
@@ -40,11 +47,28 @@ def standings(draw: st.DrawFn) -> t.PendingCollective:
     )
 
 
+@st.composite
+def workers(draw: st.DrawFn) -> t.WorkerSample:
+    """One whose open operations are of groups that it has."""
+    worker = draw(WORKER)
+    groups = len(worker.pending.groups) if worker.pending is not None else 0
+    operation = st.builds(
+        OpenOperation, thread=U32, kind=TEXT, group=st.integers(0, max(groups - 1, 0)), number=st.integers(0, 2**60),
+        size=U32, root=st.integers(-1, 2**31 - 1), is_timed=st.booleans(),
+    )  # fmt: skip
+    standing = Standing(
+        tuple(draw(st.lists(THREAD, max_size=3))), tuple(draw(st.lists(operation, max_size=3 if groups else 0))),
+        draw(st.booleans()), draw(TEXT),
+    )  # fmt: skip
+    return worker._replace(standing=draw(st.none() | st.just(standing)))
+
+
 WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=U32, pid=U32, step=st.integers(-1, 2**40), phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FINITE, progress_age=FINITE, tick_age=FINITE, stopped=st.booleans(), loss=FINITE,
     tokens=st.integers(0, 2**40), median_step=FINITE, coordinate=TRIPLE, sizes=TRIPLE,
     meters=st.none() | METERS, still_age=FINITE, pending=st.none() | standings(), activity=st.none() | ACTIVITY,
+    job=st.just(""), standing=st.none(), left=st.booleans(),
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=U32, step=st.integers(-1, 2**40), end_wall_ns=st.integers(0, 2**63),
@@ -74,7 +98,7 @@ def frames(draw: st.DrawFn) -> t.Frame:
         offsets=draw(column), nics=tuple(draw(st.lists(nic, max_size=3))),
         host=draw(st.dictionaries(TEXT, FINITE, max_size=3)),
         gpus=tuple(t.GpuGauges(i, {"power": 1.5}) for i in range(draw(st.integers(0, 3)))),
-        workers=tuple(draw(st.lists(WORKER, max_size=4))), steps=tuple(draw(st.lists(STEP, max_size=4))),
+        workers=tuple(draw(st.lists(workers(), max_size=4))), steps=tuple(draw(st.lists(STEP, max_size=4))),
         heartbeat_interval=draw(FINITE),
     )  # fmt: skip
 

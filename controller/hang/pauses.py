@@ -29,7 +29,6 @@ _MOST_DOUBLINGS = 6
 _MOST_PLACES = 200
 _AGAIN, _AGAIN_S = 0.25, 5.0
 """Stacks of an idle rank are looked at again after this share of its limit, and so many seconds at least."""
-_FIRST_SECONDS = 3.0  # of idleness, in which a deadline of a system call counts: later ones are renewed ones
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class PauseWatch:
         self.limit = math.inf
         self._of = ("", 0)  # job and generation
         self._is_reported = self._is_alerted = self._has_ended = False
-        self._idle_since, self._deadline = -math.inf, -math.inf  # mono
+        self._ends_at = math.nan  # mono, of the wait that goes on when the limit is reached
         self._calls: tuple[str, ...] = ()
         self._asked_at, self._moved_at = -math.inf, -math.inf  # mono
 
@@ -115,7 +114,7 @@ class PauseWatch:
     def _begin(self) -> None:
         self.current, self.place, self.limit = None, "", math.inf
         self._is_reported = self._is_alerted = self._has_ended = False
-        self._idle_since = self._deadline = -math.inf
+        self._ends_at = math.nan
         self._calls, self._asked_at, self._moved_at = (), -math.inf, -math.inf
 
     def _over(self, job: Job, now: Instant) -> list[Action]:
@@ -139,13 +138,16 @@ class PauseWatch:
         if pause.life is not Liveness.IDLE:
             return pause.still > limit
         idle = self._idle(pause, now)
-        if abs(now.mono - idle - self._idle_since) > 1.0:
-            self._idle_since, self._deadline = now.mono - idle, -math.inf
-        if idle < _FIRST_SECONDS and not math.isnan(pause.ends_in):
-            self._deadline = max(self._deadline, now.mono + pause.ends_in)
-        # One long sleep or wait with a deadline ends by itself, and sooner than a busy pause would be ended.
-        ends_itself = now.mono < self._deadline + REPORTED <= self._idle_since + options.pause_limit
-        return idle > limit and not ends_itself
+        if idle <= limit:
+            self._ends_at = math.nan
+            return False
+        # The wait that goes on at the limit may say itself when it ends: it has until then, if that is before a busy
+        # pause would be ended. One that begins anew afterwards is another one; if an attempt lay between them that the
+        # agent saw, the worker is not idle.
+        if math.isnan(self._ends_at):
+            ends_in = 0.0 if math.isnan(pause.ends_in) else pause.ends_in + REPORTED
+            self._ends_at = now.mono + (ends_in if idle + ends_in <= options.pause_limit else 0.0)
+        return now.mono >= self._ends_at
 
     def _idle(self, pause: Pause, now: Instant) -> float:
         """Seconds without any movement."""
@@ -189,7 +191,9 @@ class PauseWatch:
 
 def limit_of(pause: Pause, place: str, job: Job, options: Options, has_stepped: bool) -> tuple[float, str]:
     """Seconds that a pause may last, and the option that says so. Of an idle one: seconds of idleness."""
-    if pause.life is Liveness.IDLE:
+    if pause.life is Liveness.IDLE and pause.is_in_flight:
+        option = "stuck_limit"
+    elif pause.life is Liveness.IDLE:
         option = "idle_limit" if has_stepped and pause.is_training else "idle_limit_start"
     else:
         option = "pause_limit"

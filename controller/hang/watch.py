@@ -1,7 +1,10 @@
 """When no rank moves: read the workers' stacks first, then name the faulty rank. Pure as all of the brain."""
 
 import dataclasses
+import math
 from typing import Any
+
+import numpy as np
 
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import Response
@@ -12,9 +15,9 @@ from holdfast.controller.hang.stack_dumps import StackDumps
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
+from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import LIMITS, Instant, Job, Options
 from holdfast.controller.state.ranks import RankState
-from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import messages as msg
@@ -24,11 +27,33 @@ from holdfast.wire import types as t
 _KINDS = (t.FindingKind.WORKER_HANG, t.FindingKind.WORKER_STOPPED, t.FindingKind.RESTART)
 
 
+_STACKS_S = 0.25
+"""Seconds that a verdict waits for the stacks of all workers."""
+_SAME_S = 0.05
+"""Two reports of one instant differ by less."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Dead:
+    """A verdict that waits for the stacks."""
+
+    generation: int
+    at: float
+    found: list[Finding]
+    moved_at: float
+
+
+def _dead_ranks(finding: Finding) -> list[int]:
+    dead = finding.evidence.get("dead")
+    return [int(rank) for rank in dead] if isinstance(dead, list) else []
+
+
 class HangWatch:
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self.c, self.recovery = job, recovery
         self.detector = HangDetector(job.options)
         self.pauses = PauseWatch()
+        self._dead: _Dead | None = None
         self._is_again = False  # whether the newest stacks are not the first of a pause, which are read another way
         self.stacks = StackDumps(job, self._answered)
         self.connectivity = Connectivity(job, recovery.found_at_nodes)
@@ -39,22 +64,46 @@ class HangWatch:
         if job.spec.share_bytes and self._awaits_turn():
             self.detector.pause = None
             return self._paused(job, self._limits(job), [], now)
+        if self._dead is not None:
+            return self._end_dead(self._dead, job, now)
         steps = list(self.c.ledger.recent)
         limits = self.detector.options = self._limits(job)
         since = self.detector.pending_since(self.c.ranks, job.generation, steps, now)
-        # Stacks are gone once the workers are: they are asked for before the verdict is sure.
-        actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.connectivity.ask_once(since, now)]
+        actions = [] if since is None else self.connectivity.ask_once(since, now)
         if self.connectivity.is_open(now):
             return actions  # a node that is cut off explains it better than the wait-for graph
         stacks = self.stacks.of_standstill(job.generation)
         found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)
-        for finding in found:
+        if found:
+            # Stacks are gone once the workers are.
+            self._dead = _Dead(job.generation, now.mono, found, self._moved_at(found))
+            idle = max(float(one.evidence["idle_s"]) for one in found)  # type: ignore[arg-type]
+            return [*actions, *self.stacks.ask_once(now.mono - idle, now)]
+        if self.detector.pause is not None and since is not None:
+            # Not before: to be asked disturbs what is known of a thread, and with it a proof.
+            actions += self.stacks.ask_once(since, now)
+        return [*actions, *self._paused(job, limits, stacks, now)]
+
+    def _end_dead(self, dead: "_Dead", job: Job, now: Instant) -> list[Action]:
+        """Act on it once the stacks are here, or after a moment. What was proved holds until the rank moves."""
+        if not self.stacks.is_complete and now.mono - dead.at < _STACKS_S and dead.generation == job.generation:
+            return []
+        self._dead = None
+        if dead.generation != job.generation or self._moved_at(dead.found) > dead.moved_at + _SAME_S:
+            return []
+        actions: list[Action] = []
+        for finding in dead.found:
             if finding.rank >= 0 and self.c.tuning.response(finding.kind) is Response.ACT:
                 self.c.ranks.mark(finding.rank, RankState.STALLED)
             actions += self.recovery.found(self.recovery.at_node(finding, job), now)
-        if found:
-            return [*actions, *self.keep_stacks()]
-        return [*actions, *self._paused(job, limits, stacks, now)]
+        return [*actions, *self.keep_stacks()]
+
+    def _moved_at(self, found: list[Finding]) -> float:
+        """When the last of the ranks moved that the findings are about, monotonic seconds."""
+        ranks = self.c.ranks
+        about = {rank for one in found for rank in (one.rank, *_dead_ranks(one)) if 0 <= rank < ranks.world}
+        moved = [float(np.fmax(ranks.progress_at[rank], ranks.still_at[rank])) for rank in about]
+        return max((at for at in moved if not math.isnan(at)), default=-math.inf)
 
     def _awaits_turn(self) -> bool:
         running = self.c.ranks.is_in(RankState.RUNNING)
@@ -64,8 +113,7 @@ class HangWatch:
     def is_transfer_stuck(self) -> bool:
         """Whether all ranks wait in an operation that no rank is missing from: that leaves the network to blame."""
         pause = self.detector.pause
-        verdict = pause.verdict if pause is not None and pause.life is not Liveness.BUSY else None
-        return verdict is not None and verdict.reason in (Reason.TRANSFER, Reason.STACK)
+        return pause is not None and pause.life is not Liveness.BUSY and pause.is_in_flight
 
     def _limits(self, job: Job) -> Options:
         """The controller's, but for those that the job sets itself."""

@@ -171,7 +171,7 @@ def _jobs(state: ScrapeState) -> Iterable[Metric]:
             if _known(seconds):
                 risk.add_metric([name, fault], seconds)
         pause = job["pause"]
-        for life in ("busy", "idle", "unknown"):
+        for life in ("busy", "idle", "held", "unknown"):
             paused.add_metric([name, life], pause["seconds"] if pause and pause["life"] == life else 0.0)
         if _known(each["slow_cost"]):
             slow.add_metric([name], each["slow_cost"])

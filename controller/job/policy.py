@@ -13,7 +13,6 @@ from holdfast.controller.detectors.base.moves import Move as Move
 from holdfast.controller.detectors.base.table import FindingRow, rows
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Job, Options
-from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
 
@@ -296,9 +295,7 @@ def may_repeat(cause: Finding) -> bool:
 
 def counts_against(cause: Finding) -> bool:
     """Does it go into the history of the node that it is about? What counts against the program does not."""
-    is_programs = is_pause(cause) or cause.evidence.get("reason") in _PROGRAM
-    return not cause.secondary and not is_programs and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
+    return not cause.secondary and not is_pause(cause) and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
 
 
-_PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.UNKNOWN)
-_PROGRAM = (Reason.ORDER, Reason.TRANSFER, Reason.STACK)
+_PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.HELD, Liveness.UNKNOWN)

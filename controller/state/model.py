@@ -42,8 +42,9 @@ class Options:
     """... plus this many seconds, half of them when the kernel says that its process is stopped."""
     hang_limit_start: float = 10.0
     """Seconds after which it is instead, before the first step of an attempt and outside of training."""
-    stuck_limit: float = 10.0
-    """Seconds after which an operation is stuck that all ranks have entered, and in which nothing of any rank moves."""
+    stuck_limit: float = 180.0
+    """Seconds after which a job is restarted whose ranks are all in the same operation while nothing of any of them
+    moves: the network's time, not theirs. TCP repeats what a link lost for a minute up to 102 s after the loss."""
     pause_limit: float = 1800.0
     """Seconds after which a job is restarted that stands still while what holds it up is busy."""
     idle_limit: float = 60.0

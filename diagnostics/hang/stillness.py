@@ -1,9 +1,8 @@
-"""State of a worker without steps: dead, busy or idle. Pure.
+"""What a worker without steps does, as seen from outside: busy, idle or held. Pure.
 
-A hang is what cannot end by itself; a pause is what can. Evidence comes from outside of the process
-(`types.Activity`): a process that computes, reads, writes or moves bytes is busy, however long its interpreter has
-not run. Whether an idle worker can go on is for the graph of waiting workers (`hang_graph`) to say; of one process
-alone only this is sure: it is stopped, it is a zombie, or a thread that gets no processor time holds its interpreter.
+Evidence comes from outside of the process (`types.Activity`): a process that computes, reads, writes or moves bytes is
+busy, however long its interpreter has not run. That a worker cannot go on at all is a proof about threads and
+operations (`closure`), never a sight of one process.
 """
 
 import math
@@ -21,11 +20,13 @@ _SLOW_CORES = 0.04
 
 class Liveness(StrEnum):
     DEAD = "dead"
-    """It cannot go on by itself."""
+    """It was proved that it cannot go on."""
     BUSY = "busy"
     """It computes, reads, writes, moves bytes, or waits for a child that does."""
     IDLE = "idle"
     """Neither: asleep, a lock, a quiet socket, a disk that does not answer."""
+    HELD = "held"
+    """Stopped, traced or frozen: its holder decides when it goes on."""
     UNKNOWN = "unknown"
     """Nothing was measured: its agent cannot or may not."""
 
@@ -42,30 +43,26 @@ class Sight:
     """Seconds until its system call ends by itself."""
 
 
-def look(activity: t.Activity | None, *, stopped: bool = False, silent: bool = False, longest: float = 0.0) -> Sight:
+def look(activity: t.Activity | None, *, stopped: bool = False, silent: bool = False, holder: str = "") -> Sight:
     """What one worker does.
 
-    `stopped`: the kernel's word on the process. `silent`: its interpreter has not run for long. `longest`: a wait
-    with a deadline that is nearer than this (seconds) ends by itself, also where it holds the interpreter.
+    `stopped`: the kernel reports the process stopped. `silent`: its interpreter has not run for long. `holder`: what
+    holds the process, in words; empty where nothing is known to.
     """
     if activity is not None and activity.is_prompt:
         return Sight(Liveness.BUSY, "waits at the prompt of a terminal or a debugger", activity.quiet)
+    if holder:
+        return Sight(Liveness.HELD, f"is held: {holder}")
     if stopped or (activity is not None and activity.state in ("T", "t")):
-        return Sight(Liveness.DEAD, "is stopped (SIGSTOP, or by a tracer)")
+        return Sight(Liveness.HELD, "is stopped (SIGSTOP, or by a tracer)")
     if activity is None or not activity.state:
         return Sight(Liveness.UNKNOWN, "has no measured activity: its agent cannot inspect it")
-    if activity.state in ("Z", "X"):
-        return Sight(Liveness.DEAD, "is a zombie: its main thread has ended", activity.quiet)
     if activity.quiet < STILL:
         return Sight(Liveness.BUSY, _doing(activity), activity.quiet)
-    if silent and activity.waits_for == t.FROZEN:
-        return Sight(Liveness.DEAD, "is frozen by the cgroup freezer", activity.quiet)
-    ends = activity.ends_in
-    holds = silent and activity.state not in ("R", "D") and not ends < longest
-    if holds:
-        text = f"holds the interpreter lock and has had no processor time for {activity.quiet:.1f} s"
-        return Sight(Liveness.DEAD, text, activity.quiet, ends)
-    return Sight(Liveness.IDLE, _waiting(activity), activity.quiet, ends)
+    if activity.waits_for == t.FROZEN:
+        return Sight(Liveness.HELD, "is frozen by the cgroup freezer", activity.quiet)
+    lock = "holds the interpreter lock and " if silent and activity.state not in ("R", "D") else ""
+    return Sight(Liveness.IDLE, lock + _waiting(activity), activity.quiet, activity.ends_in)
 
 
 def _doing(a: t.Activity) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.diagnostics.hang.graph import HangVerdict
+from holdfast.diagnostics.hang.graph import HangVerdict, Reason
 from holdfast.diagnostics.hang.stillness import Liveness, Sight
 from holdfast.wire.rank_sets import compact
 
@@ -31,6 +31,11 @@ class Pause:
     verdict: HangVerdict | None = None
     behind: tuple[tuple[int, str], ...] = ()
     """Ranks that have begun fewer operations of NCCL than their peers, and which: the first of them."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether all ranks wait in an operation that no rank is missing from: how long it takes is the network's."""
+        return self.verdict is not None and self.verdict.reason in (Reason.TRANSFER, Reason.STACK)
 
     @property
     def text(self) -> str:

@@ -1,15 +1,19 @@
 """What the graph of waiting workers is made of, from the table of ranks; and the graph's verdict, once a standstill."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from holdfast.controller.detectors.workers.facts import facts_of
+from holdfast.controller.detectors.workers.pause import named
 from holdfast.controller.state.ranks import RankState, RankTable
-from holdfast.diagnostics.hang.graph import Group, HangVerdict, WaitState, judge
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.graph import HangVerdict, Reason, WaitState, judge
+from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.stack_tree import Stack, odd_ranks
 from holdfast.diagnostics.hang.stillness import STILL
 from holdfast.wire import types as t
-from holdfast.wire.rank_sets import expand
 
 _AXES = ("pp", "dp", "tp")
 
@@ -34,10 +38,13 @@ class Standstill:
 
 def states(ranks: RankTable, is_alive: np.ndarray) -> list[WaitState]:
     """The workers that are expected to run, frozen as they are."""
-    groups: dict[tuple[str, int, str], Group | None] = {}
     lines: dict[tuple[int, ...], tuple[int, ...]] = {}
     running, spins = ranks.is_in(RankState.RUNNING), _spinning(ranks)
-    return [_state(ranks, int(r), bool(is_alive[r]), bool(spins[r]), groups, lines) for r in np.flatnonzero(running)]
+    known = {facts.rank: facts for facts in facts_of(ranks, running, np.zeros(ranks.world, np.bool_))}
+    return [
+        _state(ranks, rank, bool(is_alive[rank]), bool(spins[rank]), known.get(rank) or RankFacts(rank), lines)
+        for rank in map(int, np.flatnonzero(running))
+    ]
 
 
 def _state(
@@ -45,41 +52,61 @@ def _state(
     rank: int,
     is_alive: bool,
     spins: bool,
-    groups: dict[tuple[str, int, str], Group | None],
+    facts: RankFacts,
     lines: dict[tuple[int, ...], tuple[int, ...]],
 ) -> WaitState:
-    standing = ranks.pending[rank] or t.PendingCollective()
-    own = [_group(count, groups) for count in standing.groups]
-    begun = {group: count.begun for group, count in zip(own, standing.groups, strict=True) if group is not None}
-    sizes = {group: count.sizes for group, count in zip(own, standing.groups, strict=True) if group is not None}
-    operation = ranks.operation[rank]
-    group = own[standing.group] if standing.group >= 0 else None
-    if group is not None and rank in group.members:
+    named = ranks.operation[rank]
+    waits = _waits_in(facts)
+    if waits is not None:
+        standing = ranks.pending[rank]
         return WaitState(
-            rank,
-            is_alive,
-            operation,
-            standing.kind,
-            group,
-            standing.number,
-            standing.is_handed,
-            begun,
-            size=standing.size,
-            sizes=sizes,
-        )
-    is_at_gpu, activity = bool(ranks.at_gpu[rank]), ranks.activity[rank]
-    others = _line(ranks, rank, operation, lines)
+            rank, is_alive, named or waits.kind, waits.kind, waits.group, waits.number, True, facts.begun,
+            size=waits.size, sizes=_sizes(standing, facts),
+        )  # fmt: skip
+    # Forward, backward, a phase are places, in which no other rank is needed.
+    operation = named if _is_together(named) else ""
+    activity = ranks.activity[rank]
     return WaitState(
         rank,
         is_alive,
         operation,
-        begun=begun,
-        sizes=sizes,
-        others=others,
-        waits_for_gpu=is_at_gpu,
+        begun=facts.begun,
+        sizes=_sizes(ranks.pending[rank], facts),
+        others=_line(ranks, rank, operation, lines),
+        waits_for_gpu=bool(ranks.at_gpu[rank]),
         spins=spins,
         is_behind=activity is not None and bool(activity.behind),
     )
+
+
+def _waits_in(facts: RankFacts) -> OpenAt | None:
+    """The operation in which the main thread waits, of several the last; or one that no thread is seen to wait for."""
+    main = facts.threads[0].tid if facts.threads else 0
+    mine = [one for one in facts.operations if one.thread == main] or [
+        one for one in facts.operations if not one.thread
+    ]
+    return max(mine, key=lambda one: one.number, default=None)
+
+
+def _sizes(pending: t.PendingCollective | None, facts: RankFacts) -> dict[Group, int]:
+    by_key = {(group.label, group.ident): group for group in facts.begun}
+    counts = pending.groups if pending is not None else ()
+    return {by_key[key]: one.sizes for one in counts if (key := (one.label, one.ident)) in by_key}
+
+
+def by_stacks(verdict: HangVerdict, stacks: Sequence[Stack]) -> HangVerdict:
+    """All are in the same operation: the one whose stack is another than its peers' may be stuck in a part of it."""
+    inside = verdict.waits[0]
+    odd = odd_ranks(stacks, inside.ranks)
+    if not odd:
+        return verdict
+    text = f"{named(odd)} is at another place in {inside.operation} than its peers (see the stacks)"
+    return HangVerdict(Reason.STACK, odd, text, verdict.waits)
+
+
+def _is_together(operation: str) -> bool:
+    """Whether an operation of which only the name is known is one that ranks of a mesh axis do together."""
+    return operation.partition(":")[0] in _AXES
 
 
 def _spinning(ranks: RankTable) -> np.ndarray:
@@ -94,17 +121,6 @@ def behind(ranks: RankTable, running: np.ndarray) -> Iterator[tuple[int, str]]:
         activity = ranks.activity[rank]
         if activity is not None and activity.behind:
             yield int(rank), activity.behind
-
-
-def _group(count: t.GroupCount, known: dict[tuple[str, int, str], Group | None]) -> Group | None:
-    key = (count.label, count.ident, count.members)
-    if key not in known:
-        try:
-            members = expand(count.members)
-        except ValueError:
-            members = ()
-        known[key] = Group(count.label, count.ident, members) if members else None
-    return known[key]
 
 
 def _line(

@@ -58,7 +58,7 @@ class Spent(Answer):
 
 
 class JobPause(Answer):
-    life: Literal["busy", "idle", "unknown"] = Field(description="Activity of the ranks that hold up the job.")
+    life: Literal["busy", "idle", "held", "unknown"] = Field(description="Activity of the ranks that hold up the job.")
     text: str = Field(description="The ranks, their activity, and the number of waiting ranks.")
     place: str = Field(description="Place in the script, if known.")
     ranks: list[int]

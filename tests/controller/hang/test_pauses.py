@@ -32,6 +32,7 @@ def pause(life: Liveness = Liveness.IDLE, still: float = 3.0, ranks: tuple[int, 
     [
         (Liveness.BUSY, True, True, 1800.0, "--pause-limit"),
         (Liveness.UNKNOWN, True, True, 1800.0, "--pause-limit"),
+        (Liveness.HELD, True, True, 1800.0, "--pause-limit"),
         (Liveness.IDLE, True, True, 60.0, "--idle-limit"),
         (Liveness.IDLE, False, True, 300.0, "--idle-limit-start"),
         (Liveness.IDLE, True, False, 300.0, "--idle-limit-start"),
@@ -106,6 +107,10 @@ def test_one_long_sleep_with_a_deadline_ends_by_itself_and_renewed_short_ones_do
     assert "end" not in w.run(12.0, until=w.now + 12.0)
     renewed = Watched()
     assert "end" in renewed.run(12.0, ends_in=0.5)
+    later = Watched()  # retries with growing waits: the one that goes on at the limit has until its own end
+    assert "end" not in later.run(5.0, ends_in=0.5)
+    assert "end" not in later.run(8.0, still=5.0, until=later.now + 7.0)
+    assert "end" in later.run(3.0, still=13.0, ends_in=0.5)
     for_ever = Watched()
     assert "end" in for_ever.run(12.0, ends_in=3600.0)
 
@@ -193,9 +198,8 @@ def test_what_speaks_against_the_program_counts_against_no_node() -> None:
             evidence=evidence,
         )
 
-    assert [policy.counts_against(hang(reason)) for reason in ("order", "transfer", "stack")] == [False] * 3
-    assert [policy.counts_against(hang("outside", life)) for life in ("busy", "idle", "unknown")] == [False] * 3
-    assert policy.counts_against(hang("lock"))
+    assert [policy.counts_against(hang(reason)) for reason in ("order", "gone", "lock", "mismatch")] == [False] * 4
+    assert [policy.counts_against(hang("outside", life)) for life in ("busy", "idle", "held")] == [False] * 3
 
 
 def test_every_module_between_the_interpreter_and_the_script_is_known_as_none_of_its() -> None:

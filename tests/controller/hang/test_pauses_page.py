@@ -22,6 +22,7 @@ from holdfast.controller.state.model import LIMITS, Instant, Job, JobSpec, Optio
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.messages import Program
+from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
 from tests.controller.support.virtual import Virtual
 
 PAGE = Path(__file__).parents[3] / "docs" / "pauses.md"
@@ -29,7 +30,6 @@ MOVED = 1000.0
 """When all ranks last moved."""
 STEPS = [0.3] * 30
 WORLD, ODD = 4, 3
-EVAL = 'probe.phase("eval")'
 
 
 @dataclass(frozen=True)
@@ -71,42 +71,41 @@ class Scene:
     is_gone: bool = False
     ends_at: float = math.nan
     """When the system call of rank 3 ends by itself, seconds after the last move."""
-    reports: bool = False
-    """Whether the code is instrumented: it has reported its place in a mesh."""
+    thread: ThreadState = ThreadState.OUTSIDE
+    """What the main thread of rank 3 does."""
+    holder: str = ""
 
 
-WORLD_GROUP = t.GroupCount("world", 7, f"0-{WORLD - 1}", 5)
+WORLD_GROUP = t.GroupCount("world", 7, f"0-{WORLD - 1}", 5, is_exact=True)
 WAITS: Change = {"operation": "all_reduce", "pending": t.PendingCollective("all_reduce", 0, 4, True, (WORLD_GROUP,))}
 BEHIND = dataclasses.replace(WORLD_GROUP, begun=4)
 OUTSIDE: Change = {"operation": "", "pending": t.PendingCollective("", -1, -1, False, (BEHIND,))}
-DOOR: Change = {"operation": "all_reduce", "pending": t.PendingCollective("all_reduce", 0, 4, False, (WORLD_GROUP,))}
 OTHER: Change = {"operation": "broadcast", "pending": t.PendingCollective("broadcast", 0, 4, True, (WORLD_GROUP,))}
 SILENT: Change = OUTSIDE | {"tick_age": math.nan}  # since the last move
 STOPPED: Change = SILENT | {"stopped": True}
 SETUP: Change = {"phase": t.Phase.SETUP, "step": -1}
 MOVES: Change = {"state": "R", "quiet": 0.0, "cpu": 1.0}
 
+LOCK, FAR = ThreadState.OWN, ThreadState.TIMED
+
 SCENES = [
-    Scene("the process is stopped", "2 median steps + 0.38 s", 0.975, STOPPED, seen={"state": "T"}),
-    Scene("the process is stopped", "outside of training 10 s", 10.0, STOPPED, SETUP, {"state": "T"}, steps=()),
-    Scene("the interpreter has not run", "2 median steps + 0.75 s", 1.35, SILENT),
-    Scene("the interpreter has not run", "outside of training 10 s", 10.0, SILENT, SETUP, steps=()),
-    Scene("the interpreter has not run", "", 4.35, SILENT, steps=(*[0.3] * 20, *[3.0] * 10)),
-    Scene("the interpreter has not run", "", 60.0, SILENT, ends_at=40.0),  # an idle one, while that may wait so long
-    Scene("a needed peer has left", "2 median steps + 1.2 s", 1.8, OUTSIDE, is_gone=True),
-    Scene("a needed peer has left", "before steps are known 2 s", 2.0, OUTSIDE, SETUP, is_gone=True, steps=()),
-    Scene("a needed peer has left", "1.5 times the longest", 6.0, OUTSIDE, is_gone=True, steps=(*STEPS, 4.0)),
-    Scene("different kind, size or order", "2 median steps + 1.2 s", 1.8, OTHER),
-    Scene("idle before an operation in which its peers wait", "2 median steps + 1.2 s", 1.8, DOOR),
-    Scene("in code that reports its phases", "2 median steps + 1.2 s", 1.8, OUTSIDE, reports=True),
-    Scene("all ranks are in the same operation", "10 s", 10.0),
+    Scene("a proof", "2 median steps + 0.75 s", 1.35, OUTSIDE, thread=LOCK),
+    Scene("a proof", "1.55 s until three steps are known", 1.55, OUTSIDE, SETUP, thread=LOCK, steps=()),
+    Scene("a proof", "", 1.35, OUTSIDE, thread=LOCK, steps=(*STEPS, 4.0)),
+    Scene("a proof", "", 1.35, SILENT, thread=LOCK),
+    Scene("a proof", "", 1.35, OUTSIDE, is_gone=True),
+    Scene("a proof", "", 1.35, OTHER, thread=LOCK),
+    Scene("one process is stopped alone", "2 median steps + 0.38 s", 0.975, STOPPED, seen={"state": "T"}),
+    Scene("one process is stopped alone", "outside of training 10 s", 10.0, STOPPED, SETUP, {"state": "T"}, steps=()),
+    Scene("traced, frozen, or stopped together", "30 min", 1800.0, STOPPED, seen={"state": "t"}, holder="gdb (pid 7)"),
+    Scene("all ranks are in the same operation", "3 min", 180.0),
     Scene("processor time, bytes, file positions", "30 min", 1800.0, OUTSIDE, seen=MOVES),
     Scene("at the prompt", "30 min", 1800.0, OUTSIDE, seen={"is_prompt": True}),
     Scene("no activity: asleep", "60 s", 60.0, OUTSIDE),
     Scene("the same before the first step", "5 min", 300.0, OUTSIDE, SETUP, steps=()),
     Scene("the same before the first step", "5 min", 300.0, OUTSIDE, {"phase": t.Phase.EVAL}),
-    Scene("one sleep or wait whose deadline", "2 s after", 1002.0, OUTSIDE, ends_at=1000.0),
-    Scene("one sleep or wait whose deadline", "not before the idle limit", 60.0, OUTSIDE, ends_at=40.0),
+    Scene("one wait whose deadline", "2 s after", 1002.0, OUTSIDE, ends_at=1000.0, thread=FAR),
+    Scene("one wait whose deadline", "not before the idle limit", 60.0, OUTSIDE, ends_at=40.0, thread=FAR),
     Scene("the agent lacks permission", "30 min", 1800.0, OUTSIDE, seen={"state": ""}),
 ]  # fmt: skip
 
@@ -125,17 +124,27 @@ def ranks(scene: Scene, still: float, more: Change) -> RankTable:
         is_odd = rank == ODD
         activity = t.Activity(still, still, "S", waits_for="a lock", ends_in=scene.ends_at - still if is_odd else t.NAN)
         activity = dataclasses.replace(activity, **(scene.seen if is_odd else {}))
-        values: Change = {"step": 9, "phase": t.Phase.TRAIN, "tick_age": 0.05, "coordinate": None, "sizes": None}
-        if scene.reports:
-            values |= {"coordinate": (0, rank, 0), "sizes": (1, WORLD, 1)}
+        values: Change = {"step": 9, "phase": t.Phase.TRAIN, "tick_age": 0.05}
         values |= WAITS | scene.all | (scene.odd if is_odd else {}) | more
         values["tick_age"] = still if math.isnan(values["tick_age"]) else values["tick_age"]
+        values["standing"] = standing(scene, values["pending"], is_odd, still)
         table.mark(rank, RankState.RUNNING)
         sample = t.WorkerSample(rank, 1, 1, progress_age=still, still_age=still, activity=activity, **values)
         table.update(sample, MOVED + still)
     if scene.is_gone:
         table.mark(ODD, RankState.DONE)
     return table
+
+
+def standing(scene: Scene, pending: t.PendingCollective, is_odd: bool, still: float) -> Standing:
+    """What the agent reports of its threads: it is in the operation that `pending` names, or what the scene says."""
+    if pending.group >= 0:
+        one = OpenOperation(
+            1, pending.kind, pending.group, pending.number, root=0 if pending.kind == "broadcast" else -1
+        )
+        return Standing((ThreadSight(1, ThreadState.OWN, still, words="a lock"),), (one,), True)
+    thread = ThreadSight(1, scene.thread, still, scene.ends_at - still if is_odd else t.NAN, "a lock")
+    return Standing((thread,), is_complete=True, holder=scene.holder if is_odd else "")
 
 
 @functools.lru_cache(maxsize=400)  # the looks at one scene, which are the same whatever the options are
@@ -168,8 +177,6 @@ def changing(scene: Scene) -> set[str]:
         other = (dataclasses.replace(Options(), **{option: getattr(Options(), option) * by}) for by in (0.5, 2.0))
         if any(verdict_at(scene, options) != usual for options in other):
             found.add(flag(option))
-    if scene.reports and verdict_at(scene, Options(), {"phase": t.Phase.EVAL}) != usual:
-        found.add(EVAL)
     return found
 
 
@@ -200,9 +207,9 @@ def test_an_idle_wait_with_a_deadline_beyond_the_pause_limit_is_ended_as_any_oth
     assert verdict_at(scene, Options()) == pytest.approx(60.0, rel=0.05)
 
 
-@pytest.mark.parametrize(("steps", "floor", "seconds"), [(2.0, 0.75, 1.8), (10.0, 0.75, 4.2), (2.0, 20.0, 21.05)])
+@pytest.mark.parametrize(("steps", "floor", "seconds"), [(2.0, 0.75, 1.35), (10.0, 0.75, 3.75), (2.0, 20.0, 20.6)])
 def test_a_pause_is_reported_as_early_however_late_the_verdict_is(steps: float, floor: float, seconds: float) -> None:
-    scene = Scene("", "", 0.0, DOOR)
+    scene = Scene("", "", 0.0, OUTSIDE, thread=LOCK)
     options = dataclasses.replace(Options(), hang_steps=steps, hang_floor=floor)
     assert verdict_at(scene, options) == pytest.approx(seconds, rel=0.05, abs=0.06)
     detector = HangDetector(options)

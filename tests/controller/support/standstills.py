@@ -6,6 +6,7 @@ from holdfast.controller.state.model import Instant, Job, JobSpec, Options
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.messages import Program
+from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
 
 OPTIONS = Options()
 STEPS = [0.3] * 30
@@ -25,20 +26,37 @@ def seen(quiet: float, state: str = "S", **more: object) -> t.Activity:
 def standing(
     kind: str = "all_reduce", group: int = 0, number: int = 4, handed: bool = True, begun: int = 5
 ) -> t.PendingCollective:
-    world = t.GroupCount("world", 7, "0-7", begun)
+    world = t.GroupCount("world", 7, "0-7", begun, is_exact=True)
     return t.PendingCollective(kind, group, number, handed, (world,))
 
 
-def frozen(seconds: float, mesh: bool = True) -> RankTable:
-    """All wait in the same operation but rank 5, which is in none; all are alive."""
+def in_a_lock(seconds: float) -> Standing:
+    """No thread can let the main one go on."""
+    return Standing((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), is_complete=True)
+
+
+def outside(seconds: float, words: str = "a read from a socket") -> Standing:
+    return Standing((ThreadSight(1, ThreadState.OUTSIDE, seconds, words=words),), is_complete=True)
+
+
+def in_operation(seconds: float, kind: str = "all_reduce", number: int = 4, group: int = 0, **more: object) -> Standing:
+    """The main thread waits for its end."""
+    one = OpenOperation(1, kind, group, number, **more)  # type: ignore[arg-type]
+    return Standing((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), (one,), True)
+
+
+def frozen(seconds: float, dead: bool = True) -> RankTable:
+    """All wait in the same operation but rank 5, which waits for a lock of its own, or (not `dead`) for a socket."""
     ranks = RankTable(8)
     for rank in range(8):
         ranks.mark(rank, RankState.RUNNING)
         waits = rank != 5
+        own = in_a_lock(seconds) if dead else outside(seconds)
         sample = t.WorkerSample(
-            rank, 1, 1, step=9, phase=t.Phase.TRAIN, operation="world:all_reduce" if waits else "", tick_age=0.05,
-            progress_age=seconds + 1, still_age=seconds, coordinate=(0, rank, 0) if mesh else None, sizes=(1, 8, 1),
+            rank, 1, 1, step=9, phase=t.Phase.TRAIN, operation="all_reduce" if waits else "", tick_age=0.05,
+            progress_age=seconds + 1, still_age=seconds,
             pending=standing() if waits else standing("", -1, -1, False, begun=4), activity=seen(seconds),
+            standing=in_operation(seconds) if waits else own,
         )  # fmt: skip
         ranks.update(sample, 50.0)
     return ranks

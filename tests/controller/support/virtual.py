@@ -25,6 +25,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import turns
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
+from holdfast.wire.standing import Standing, ThreadSight, ThreadState
 from tests.controller.support.virtual_agents import FakeAgent, Worker
 from tests.controller.support.virtual_checks import check
 
@@ -317,6 +318,7 @@ class Virtual:
                     progress_age=self.now - w.progress_at,
                     tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
                     stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
+                    standing=self.standing(w),
                     coordinate=(0, w.rank, 0) if self.reports else None, sizes=(1, 8, 1) if self.reports else None,
                     job=w.job,
                 )
@@ -353,6 +355,17 @@ class Virtual:
             return None
         quiet = min(watched, max(0.0, self.now - worker.busy_until))
         return t.Activity(watched, quiet, "T" if worker.state_t else "S", cpu=float(not quiet), waits_for="a lock")
+
+    def standing(self, worker: Worker) -> Standing | None:
+        """A stopped interpreter's thread waits in a lock that no thread lets go; so does one that sleeps in a program
+        that `reports`, while one of another script waits for something outside."""
+        activity = self.activity(worker)
+        if activity is None or activity.quiet < 0.1:
+            return None
+        is_stuck = worker.stopped_at <= self.now or (self.reports and worker.sleeping_at <= self.now)
+        state = ThreadState.HELD if worker.state_t else ThreadState.OWN if is_stuck else ThreadState.OUTSIDE
+        words = "a lock" if is_stuck else "a read from a socket"
+        return Standing((ThreadSight(worker.pid, state, activity.quiet, words=words),), is_complete=is_stuck)
 
 
 def training(nodes: int = 2, **more: object) -> Virtual:

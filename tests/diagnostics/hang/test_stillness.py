@@ -1,4 +1,4 @@
-"""The view of one process shows whether it is dead, busy or idle; and ten healthy cases that look dead."""
+"""The view of one process shows whether it is busy, idle or held; and ten healthy cases that look dead."""
 
 import math
 
@@ -36,18 +36,26 @@ def test_honest_things_are_busy_even_while_the_interpreter_does_not_run(activity
 
 
 @pytest.mark.parametrize(
-    ("activity", "stopped", "silent"),
+    ("activity", "stopped", "holder", "text"),
     [
-        (seen(state="T"), False, False),
-        (None, True, False),
-        (seen(state="Z"), False, False),
-        (seen(waits_for="a timer"), False, True),
-        (seen(state="D", waits_for=t.FROZEN), False, True),
-        (seen(waits_for="a timer", ends_in=3600.0), False, True),
+        (seen(state="T"), False, "", "is stopped"),
+        (None, True, "", "is stopped"),
+        (seen(state="t"), False, "gdb (pid 7) traces it", "is held: gdb (pid 7) traces it"),
+        (seen(0.1, "t"), True, "gdb (pid 7) traces it", "is held: gdb (pid 7) traces it"),
+        (seen(state="D", waits_for=t.FROZEN), False, "", "is frozen by the cgroup freezer"),
+        (seen(), False, "the cgroup freezer (/sys/fs/cgroup/job7)", "is held: the cgroup freezer (/sys/fs/cgroup/job7)"),
     ],
 )
-def test_what_cannot_go_on_by_itself_is_dead(activity: t.Activity | None, stopped: bool, silent: bool) -> None:
-    assert look(activity, stopped=stopped, silent=silent, longest=60.0).life is Liveness.DEAD
+def test_what_somebody_holds_is_neither_dead_nor_idle(
+    activity: t.Activity | None, stopped: bool, holder: str, text: str
+) -> None:
+    sight = look(activity, stopped=stopped, holder=holder)
+    assert sight.life is Liveness.HELD
+    assert text in sight.text
+
+
+def test_a_debugger_at_its_prompt_is_busy_whatever_it_holds() -> None:
+    assert look(seen(state="t", is_prompt=True), holder="gdb (pid 7) traces it").life is Liveness.BUSY
 
 
 @pytest.mark.parametrize(
@@ -57,11 +65,13 @@ def test_what_cannot_go_on_by_itself_is_dead(activity: t.Activity | None, stoppe
         (seen(state="D", waits_for="the disk"), True),  # a disk that does not answer, in a call that holds the lock
         (seen(state="R"), True),  # it would run: the host is starved
         (seen(ends_in=5.0), True),  # a native call that sleeps for five seconds
+        (seen(state="Z"), False),
+        (seen(waits_for="a timer", ends_in=3600.0), True),
         (seen(has_gpu=True, cpu=1.0, gpu=t.GpuUse.WAITS), False),
     ],
 )
-def test_what_may_go_on_is_idle(activity: t.Activity, silent: bool) -> None:
-    assert look(activity, silent=silent, longest=60.0).life is Liveness.IDLE
+def test_what_does_not_move_is_idle(activity: t.Activity, silent: bool) -> None:
+    assert look(activity, silent=silent).life is Liveness.IDLE
 
 
 def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> None:
@@ -95,8 +105,8 @@ def test_what_was_not_measured_is_unknown_however_silent() -> None:
     quiet=st.floats(0, STILL, exclude_max=True), state=st.sampled_from("RSD"), silent=st.booleans(),
     ends=st.just(math.nan) | st.floats(0, 1e6), cpu=st.floats(0, 8), has_gpu=st.booleans(),
 )  # fmt: skip
-def test_whatever_moves_is_never_dead(
+def test_whatever_moves_is_busy(
     quiet: float, state: str, silent: bool, ends: float, cpu: float, has_gpu: bool
 ) -> None:
     activity = seen(quiet, state, ends_in=ends, cpu=cpu, has_gpu=has_gpu)
-    assert look(activity, silent=silent, longest=60.0).life is Liveness.BUSY
+    assert look(activity, silent=silent).life is Liveness.BUSY

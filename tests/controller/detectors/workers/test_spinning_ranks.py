@@ -12,7 +12,8 @@ from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
-from tests.controller.support.standstills import OPTIONS, QUICK, STEPS, at, job, seen, standing
+from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from tests.controller.support.standstills import OPTIONS, QUICK, STEPS, at, in_operation, job, seen, standing
 
 BEHIND = "by NCCL's count it has begun 60 AllReduce operations as rank 1 of communicator 0xfa, and a peer 61"
 
@@ -119,10 +120,11 @@ def test_one_whose_kernel_never_ends_is_named_where_its_peers_wait_in_gloo() -> 
     for rank in range(8):
         ranks.mark(rank, RankState.RUNNING)
         if rank == 2:
-            one = sample(rank, 6.0, spins(6.0), pending=standing("", -1, -1, False, 4))
+            runs = Standing((ThreadSight(1, ThreadState.RUNS, 6.0),), is_complete=True)
+            one = sample(rank, 6.0, spins(6.0), pending=standing("", -1, -1, False, 4), standing=runs)
         else:
             activity = seen(6.0, waits_for="a read from a socket")
-            one = sample(rank, 6.0, activity, operation="all_reduce", pending=standing())
+            one = sample(rank, 6.0, activity, operation="all_reduce", pending=standing(), standing=in_operation(6.0))
         ranks.update(one, 50.0)
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None
@@ -145,17 +147,6 @@ def test_one_that_moved_does_not_wait_and_it_keeps_the_others_alive() -> None:
     run.until(12.0, spins(0), locked(0), moved_at={0: 102.9})
     assert run.end is not None
     assert round(run.mono - 102.9, 1) == 6.1
-
-
-def test_in_the_trainer_a_guess_ends_none_at_once() -> None:
-    """Without events on the GPU it is not known that the others wait for the one that is idle."""
-    for activity, findings in ((spins(6.0), 0), (spins(6.0, events_pending=2), 1)):
-        ranks = RankTable(4)
-        for rank in range(4):
-            ranks.mark(rank, RankState.RUNNING)
-            one = seen(6.0) if rank == 3 else activity
-            ranks.update(sample(rank, 6.0, one, coordinate=(0, rank, 0), sizes=(1, 4, 1)), 50.0)
-        assert len(HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))) == findings
 
 
 @pytest.mark.parametrize(

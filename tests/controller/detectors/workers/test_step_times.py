@@ -35,6 +35,6 @@ def test_a_detector_judges_by_the_newest_steps_that_it_was_given() -> None:
 def test_a_process_that_is_stopped_is_dead_half_a_floor_earlier() -> None:
     """After two median steps and half of the floor, 0.975 s, no rank is looked at closely before."""
     for idle, dead in ((0.96, []), (0.99, [3])):
-        ranks = table(idle=0.1)
+        ranks = table(idle=idle)
         late(ranks, 3, stopped=True, progress_age=idle, tick_age=idle)
         assert [one.rank for one in HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))] == dead

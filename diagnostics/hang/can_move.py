@@ -81,12 +81,15 @@ class CanMove:
         self._spread()
 
     def _take_operations(self) -> None:
+        members: dict[Group, frozenset[int]] = {}
         for rank, process in self.ranks.items():
             for opened in process.operations:
-                operation = opened.operation
-                key = operation.group, operation.number
+                operation, group = opened.operation, opened.operation.group
+                key = group, operation.number
                 self.under.setdefault(key, {}).setdefault(rank, []).append(opened)
-                role = role_of(operation, rank)
+                if group not in members:
+                    members[group] = frozenset(group.members)
+                role = role_of(operation, rank, members[group])
                 if _may_end(operation, role, process.facts):
                     continue
                 same = (*key, operation.kind, operation.size, operation.root, role, rank if role is Role.PEER else -1)

@@ -25,16 +25,19 @@ class Role(StrEnum):
     UNKNOWN = "unknown"
 
 
-def role_of(operation: OpenAt, rank: int) -> Role:
+def role_of(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
     """Broadcast and scatter need the root only, and the root needs no rank; gather and reduce need all at the root
-    only; a message needs its other end; the other collectives need all members. Kinds beyond these are unknown."""
-    members, root = operation.group.members, operation.root
+    only; a message needs its other end; the other collectives need all members. Kinds beyond these are unknown.
+
+    `members`: those of its group; looked up for each rank.
+    """
+    root = operation.root
     if rank not in members:
         return Role.UNKNOWN
     if operation.kind in _ALL:
         return Role.ALL
     if operation.kind in _MESSAGES:
-        return Role.PEER if len(set(members)) == 2 else Role.UNKNOWN
+        return Role.PEER if len(members) == 2 else Role.UNKNOWN
     if root not in members:
         return Role.UNKNOWN
     if operation.kind in _FROM_ROOT:

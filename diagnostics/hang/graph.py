@@ -11,24 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast.diagnostics.hang.group import Group
 from holdfast.wire.operation_size import words
 from holdfast.wire.rank_sets import compact
 
 MOST_WAITS = 8
 """Operations that a verdict's evidence lists."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Ranks that do operations together; one object for each. `ident` distinguishes groups of the same ranks; two
-    ranks' messages in one direction are a group as well."""
-
-    label: str
-    ident: int
-    members: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.label} ({compact(self.members)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,223 @@
+"""The smallest set of threads that can move. Pure. The rule stands in `closure`; here it is computed, in one pass."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
+from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.operations import (
+    Blocker,
+    Lack,
+    Place,
+    Role,
+    SharedOperation,
+    differ,
+    is_message,
+    needed,
+    role_of,
+)
+from holdfast.wire.standing import ThreadSight, ThreadState
+
+MOST_VARIANTS = 32
+"""Different operations under one number of one group; with more, what is known of it does not fit."""
+
+
+class Wait(StrEnum):
+    FREE = "free"
+    GONE = "gone"
+    RANKS = "ranks"
+    OWN = "own"
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open operation of one rank."""
+
+    index: int
+    """Of the thread that waits for its end; -1: none does."""
+    operation: OpenAt
+    shared: SharedOperation | None = None
+    """None: it may end whatever the other ranks do."""
+
+
+@dataclass(slots=True)
+class Process:
+    """One rank, as the closure sees it."""
+
+    facts: RankFacts
+    threads: tuple[ThreadSight, ...]
+    """With one more of unknown state if there are none, or an operation is open in a thread that is not among them."""
+    waits: list[Wait] = field(default_factory=list)
+    moves: list[bool] = field(default_factory=list)
+    operations: list[Opened] = field(default_factory=list)
+
+    @property
+    def is_dead(self) -> bool:
+        """Its main thread is there and can't move."""
+        return bool(self.moves) and not self.moves[0] and self.waits[0] is not Wait.GONE
+
+
+class CanMove:
+    """All threads that can move, as `ranks[r].moves`. What is not among them never moves again."""
+
+    def __init__(self, facts: Iterable[RankFacts], longest_s: float) -> None:
+        self._longest_s = longest_s
+        self.ranks: dict[int, Process] = {}
+        self.under: dict[tuple[Group, int], dict[int, list[Opened]]] = {}
+        """Open operations by number and rank."""
+        self.shared: dict[tuple[object, ...], SharedOperation] = {}
+        self._by_main: dict[int, list[_Item]] = {}
+        self._by_any: dict[int, list[_Item]] = {}
+        self._by_thread: dict[Place, list[_Item]] = {}
+        self._by_end: dict[SharedOperation, list[_Item]] = {}
+        self._moved: list[Place] = []
+        for one in facts:
+            self.ranks[one.rank] = _process(one)
+        self._take_operations()
+        self._take_threads()
+        self._take_members()
+        self._spread()
+
+    def _take_operations(self) -> None:
+        members: dict[Group, frozenset[int]] = {}
+        for rank, process in self.ranks.items():
+            for opened in process.operations:
+                operation, group = opened.operation, opened.operation.group
+                key = group, operation.number
+                self.under.setdefault(key, {}).setdefault(rank, []).append(opened)
+                if group not in members:
+                    members[group] = frozenset(group.members)
+                role = role_of(operation, rank, members[group])
+                if _may_end(operation, role, process.facts):
+                    continue
+                same = (*key, operation.kind, operation.size, operation.root, role, rank if role is Role.PEER else -1)
+                opened.shared = self.shared.setdefault(same, SharedOperation(operation, role))
+                opened.shared.inside.append((rank, opened.index))
+
+    def _take_threads(self) -> None:
+        for rank, process in self.ranks.items():
+            inside = {opened.index for opened in process.operations}
+            can_end = {opened.index for opened in process.operations if opened.shared is None}
+            process.moves = [False] * len(process.threads)
+            for index, sight in enumerate(process.threads):
+                wait = self._wait_of(sight, process.facts, index in inside)
+                process.waits.append(wait)
+                # A thread with several operations may wait for any of them.
+                is_open = (wait is Wait.RANKS and index in can_end) or (wait is Wait.OWN and -1 in can_end)
+                if wait is Wait.FREE or is_open:
+                    self._move((rank, index))
+
+    def _wait_of(self, sight: ThreadSight, facts: RankFacts, is_inside: bool) -> Wait:
+        if sight.state is ThreadState.GONE:
+            return Wait.GONE
+        if sight.seconds < KNOWN_AFTER or sight.state not in (ThreadState.OWN, ThreadState.TIMED):
+            return Wait.FREE
+        if is_inside:
+            return Wait.RANKS
+        is_endless = sight.state is ThreadState.OWN or sight.ends_in > self._longest_s
+        return Wait.OWN if is_endless and facts.is_alone else Wait.FREE
+
+    def _take_members(self) -> None:
+        variants = Counter(shared.key for shared in self.shared.values())
+        for shared in self.shared.values():
+            if variants[shared.key] > MOST_VARIANTS:
+                continue
+            at = self.under[shared.key]
+            for member in needed(shared.operation, shared.role, shared.inside[0][0]):
+                blocker = self._blocker(shared.operation, member, at.get(member, ()))
+                if blocker is not None:
+                    shared.blocked[member] = blocker
+                    self._listen(shared, member, blocker)
+        for shared in self.shared.values():
+            if not shared.blocked:
+                self._end(shared)
+
+    def _blocker(self, operation: OpenAt, member: int, here: Collection[Opened]) -> Blocker | None:
+        """What keeps a needed member away. None: it has come, or may come for all that is known."""
+        process = self.ranks.get(member)
+        if process is None:
+            return None
+        facts, group = process.facts, operation.group
+        if group not in facts.exact and not (is_message(operation) and group not in facts.begun):
+            return None
+        begun = facts.begun.get(group, 0)
+        if facts.is_gone:
+            return None if begun > operation.number else Blocker(Lack.GONE)
+        if any(not differ(operation, opened.operation) for opened in here):
+            return None
+        if here:
+            return None if any(one.index < 0 and one.shared is None for one in here) else Blocker(Lack.OTHER)
+        if begun > operation.number:
+            return None
+        return Blocker(Lack.ISSUERS, is_main_only=begun > 0 and group not in facts.by_others)
+
+    def _listen(self, shared: SharedOperation, member: int, blocker: Blocker) -> None:
+        """Note what would let the member come."""
+        item = shared, member
+        if blocker.lack is Lack.ISSUERS:
+            (self._by_main if blocker.is_main_only else self._by_any).setdefault(member, []).append(item)
+        elif blocker.lack is Lack.OTHER:
+            for opened in self.under[shared.key][member]:
+                if opened.index >= 0:
+                    self._by_thread.setdefault((member, opened.index), []).append(item)
+                elif opened.shared is not None:
+                    self._by_end.setdefault(opened.shared, []).append(item)
+
+    def _spread(self) -> None:
+        """Until nothing more comes to move."""
+        while self._moved:
+            rank, index = self._moved.pop()
+            self._wake(rank)
+            items = self._by_any.pop(rank, []) + self._by_thread.pop((rank, index), [])
+            if index == 0:
+                items += self._by_main.pop(rank, [])
+            for item in items:
+                self._come(*item)
+
+    def _come(self, shared: SharedOperation, member: int) -> None:
+        if shared.blocked.pop(member, None) is not None and not shared.blocked:
+            self._end(shared)
+
+    def _end(self, shared: SharedOperation) -> None:
+        for rank, index in shared.inside:
+            if index < 0:
+                self._wake(rank)
+            elif self.ranks[rank].waits[index] is Wait.RANKS:
+                self._move((rank, index))
+        for item in self._by_end.pop(shared, ()):
+            self._come(*item)
+
+    def _wake(self, rank: int) -> None:
+        """One thread of it, or an operation that no thread waits for, may let those go on that wait for the process."""
+        for index, wait in enumerate(self.ranks[rank].waits):
+            if wait is Wait.OWN:
+                self._move((rank, index))
+
+    def _move(self, place: Place) -> None:
+        process = self.ranks[place[0]]
+        if not process.moves[place[1]]:
+            process.moves[place[1]] = True
+            self._moved.append(place)
+
+
+_Item = tuple[SharedOperation, int]
+"""An operation and a member that it lacks."""
+
+
+def _may_end(operation: OpenAt, role: Role, facts: RankFacts) -> bool:
+    """Whatever the other ranks do, as far as is known."""
+    return operation.is_timed or role in (Role.NOBODY, Role.UNKNOWN) or operation.group not in facts.exact
+
+
+def _process(facts: RankFacts) -> Process:
+    if facts.is_gone:
+        return Process(facts, ())
+    threads, operations = facts.threads, []
+    index_of = {sight.tid: index for index, sight in enumerate(threads) if sight.tid}
+    if not threads or any(one.thread and one.thread not in index_of for one in facts.operations):
+        threads = (*threads, ThreadSight(0, ThreadState.UNKNOWN))
+    for one in facts.operations:
+        operations.append(Opened(index_of.get(one.thread, len(facts.threads)) if one.thread else -1, one))
+    return Process(facts, threads, operations=operations)

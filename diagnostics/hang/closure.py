@@ -1,0 +1,50 @@
+"""Which ranks of a job are dead: the smallest set of threads that can move, and a proof that the others can't. Pure.
+
+*Can move* is the smallest set of threads with:
+
+1. every free thread. A thread is free unless its state is known (`facts.KNOWN_AFTER`) and is a wait for its own process
+   (OWN), for ranks (an open operation in this thread, the thread in OWN or TIMED), or an end (GONE). What runs, waits
+   for the outside, is held, or waits with a deadline is free. So is a thread in an operation whose own timeout is
+   shorter than torch's default;
+2. a thread that waits for its own process, if another of its threads can move, or an operation can end that no thread
+   is seen to wait for (compiled code waits in C++). Where operations may be missing from the record, the thread is
+   free: it may wait in one of those. A held interpreter lock makes up for the record if none is open in it;
+3. a thread in an operation, if each needed member has come (it is in flight: the network's limit, not death), or can
+   move and may issue it.
+
+A member has come to operation n of a group if it has begun more than n there and is in no *other* operation (kind,
+size, root) under that number. It comes out of another one only if that one can be left. Counts hold only where those of
+both ranks are exact. A member that is gone never comes. In a rank whose main thread alone has issued operations of a
+group, only that thread issues the next one: the one axiom by experience, written in the proof. Where another thread
+ever did, or none has yet, any thread may: a checkpoint starts a thread for each save, and pools have several.
+
+A rank is dead if and only if its main thread can't move. One addition to the rule: a deadline after the pause limit
+(`longest_s`) is none, since the job would be ended before.
+"""
+
+from collections.abc import Iterable
+
+from holdfast.diagnostics.hang.can_move import CanMove
+from holdfast.diagnostics.hang.chain import ChainBuilder
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.proof import Cause, Proof
+from holdfast.diagnostics.hang.reasons import ends_of
+from holdfast.diagnostics.hang.wait_graph import WaitGraph
+
+__all__ = ["Cause", "OpenAt", "Proof", "RankFacts", "judge"]
+
+
+def judge(facts: Iterable[RankFacts], *, longest_s: float) -> Proof | None:
+    """The ranks that are dead, with the proof. None: each main thread may go on, for all that is known.
+
+    `longest_s`: the pause limit. The chain is that of the dead rank that is nearest to the reason.
+    """
+    closed = CanMove(facts, longest_s)
+    dead = sorted(rank for rank, process in closed.ranks.items() if process.is_dead)
+    if not dead:
+        return None
+    graph = WaitGraph(closed, dead)
+    first = min(dead, key=lambda rank: (graph.level[rank, 0], rank))
+    link, *more = ChainBuilder(closed, graph).of(first)
+    end, *others = ends_of(closed, graph, longest_s)
+    return Proof(tuple(dead), (end, *others), (link, *more))

@@ -1,0 +1,107 @@
+"""What an operation needs to end, and when two ranks under the same number are in different operations. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.diagnostics.hang.facts import OpenAt
+from holdfast.diagnostics.hang.group import Group
+
+_ALL = frozenset({"all_gather", "all_reduce", "all_to_all", "barrier", "new_group", "reduce_scatter"})
+_FROM_ROOT = frozenset({"broadcast", "scatter"})
+_TO_ROOT = frozenset({"gather", "reduce"})
+_MESSAGES = frozenset({"recv", "send"})
+
+
+class Role(StrEnum):
+    """Whom an operation needs, as seen from one of its ranks."""
+
+    ALL = "all"
+    ROOT = "root"
+    PEER = "peer"
+    """The other end of a channel."""
+    NOBODY = "nobody"
+    """For certain: it hands something over and may go on."""
+    UNKNOWN = "unknown"
+
+
+def role_of(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
+    """Broadcast and scatter need the root only, and the root needs no rank; gather and reduce need all at the root
+    only; a message needs its other end; the other collectives need all members. Kinds beyond these are unknown.
+
+    `members`: those of its group; looked up for each rank.
+    """
+    root = operation.root
+    if rank not in members:
+        return Role.UNKNOWN
+    if operation.kind in _ALL:
+        return Role.ALL
+    if operation.kind in _MESSAGES:
+        return Role.PEER if len(members) == 2 else Role.UNKNOWN
+    if root not in members:
+        return Role.UNKNOWN
+    if operation.kind in _FROM_ROOT:
+        return Role.NOBODY if root == rank else Role.ROOT
+    if operation.kind in _TO_ROOT:
+        return Role.ALL if root == rank else Role.NOBODY
+    return Role.UNKNOWN
+
+
+def needed(operation: OpenAt, role: Role, rank: int) -> Sequence[int]:
+    """The ranks without which it can't end; among them may be `rank` itself."""
+    if role is Role.ALL:
+        return operation.group.members
+    if role is Role.ROOT:
+        return (operation.root,)
+    return tuple(member for member in set(operation.group.members) if member != rank) if role is Role.PEER else ()
+
+
+def is_message(operation: OpenAt) -> bool:
+    return operation.kind in _MESSAGES
+
+
+def differ(one: OpenAt, other: OpenAt) -> bool:
+    """Whether two operations under the same number can't be the same: another kind, size or root, where both know it.
+    The two ends of a message have different kinds."""
+    if one.kind and other.kind and one.kind != other.kind and {one.kind, other.kind} != _MESSAGES:
+        return True
+    if one.size and other.size and one.size != other.size:
+        return True
+    return one.root >= 0 and other.root >= 0 and one.root != other.root
+
+
+class Lack(StrEnum):
+    """Why a member does not come to an operation."""
+
+    GONE = "gone"
+    OTHER = "other"
+    """It is in another operation under the same number, and can't leave that one."""
+    ISSUERS = "issuers"
+    """No thread that may issue the operation can move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    lack: Lack
+    is_main_only: bool = False
+    """ISSUERS: its main thread alone has issued operations of the group."""
+
+
+Place = tuple[int, int]
+"""A rank and an index into its threads; -1 stands for none: an operation that no thread waits for."""
+
+
+@dataclass(slots=True, eq=False)
+class SharedOperation:
+    """One operation with all ranks that are in it and need the same members."""
+
+    operation: OpenAt
+    """As one of them reports it."""
+    role: Role
+    inside: list[Place] = field(default_factory=list)
+    blocked: dict[int, Blocker] = field(default_factory=dict)
+    """Members that have not come and can't come, as far as is known. Empty: it may end."""
+
+    @property
+    def key(self) -> tuple[Group, int]:
+        return self.operation.group, self.operation.number

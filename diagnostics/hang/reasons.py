@@ -1,0 +1,116 @@
+"""In what the waits of dead ranks end, in words: the reasons of a proof. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from holdfast.diagnostics.hang.can_move import CanMove, Wait
+from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.operations import Lack, SharedOperation
+from holdfast.diagnostics.hang.proof import Cause, End
+from holdfast.diagnostics.hang.wait_graph import Node, WaitGraph
+from holdfast.wire.operation_size import words
+from holdfast.wire.rank_sets import compact
+from holdfast.wire.standing import ThreadState
+
+_MOST_NAMED = 4
+"""Different operations that a text names."""
+
+
+def named(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0-2,7"."""
+    held = set(ranks)
+    return ("rank " if len(held) == 1 else "ranks ") + compact(held)
+
+
+def title(shared: SharedOperation) -> str:
+    operation = shared.operation
+    return f"{operation.kind} {operation.number} of {operation.group}"
+
+
+def ends_of(closed: CanMove, graph: WaitGraph, longest_s: float) -> list[End]:
+    """At least one: waits that end nowhere run in a cycle."""
+    found = []
+    gone = {m for node in graph.ends for m in _lacking(node, Lack.GONE)}
+    gone |= {node[0] for node in graph.ends if not isinstance(node, SharedOperation) and _is_gone(closed, node)}
+    if gone:
+        found.append(End(Cause.GONE, tuple(sorted(gone)), _gone(closed, gone) + _waiting(closed, gone)))
+    own = [node for node in graph.ends if not isinstance(node, SharedOperation) and not _is_gone(closed, node)]
+    timed = {rank for rank, index in own if closed.ranks[rank].threads[index].state is ThreadState.TIMED}
+    locked = {rank for rank, _ in own} - timed
+    if locked:
+        found.append(End(Cause.LOCK, tuple(sorted(locked)), _locked(closed, locked) + _waiting(closed, locked)))
+    if timed:
+        text = f"{named(timed)}: the main thread's deadline is after the pause limit of {longest_s:g} s"
+        found.append(End(Cause.DEADLINE, tuple(sorted(timed)), text + _waiting(closed, timed)))
+    keys = {node.key: None for node in graph.ends if isinstance(node, SharedOperation) and _lacking(node, Lack.OTHER)}
+    found += [_mismatch(closed, key) for key in keys]
+    return found + [_order(cycle) for cycle in graph.cycles]
+
+
+def _lacking(node: Node, lack: Lack) -> list[int]:
+    if not isinstance(node, SharedOperation):
+        return []
+    return [member for member, blocker in node.blocked.items() if blocker.lack is lack]
+
+
+def _is_gone(closed: CanMove, node: tuple[int, int]) -> bool:
+    return closed.ranks[node[0]].waits[node[1]] is Wait.GONE
+
+
+def _gone(closed: CanMove, ranks: set[int]) -> str:
+    how = {closed.ranks[rank].facts.how for rank in ranks} - {""}
+    return f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'} gone" + (f" ({', '.join(sorted(how))})" if how else "")
+
+
+def _locked(closed: CanMove, ranks: set[int]) -> str:
+    if all(closed.ranks[rank].facts.lock_held for rank in ranks):
+        text = "a C call holds the interpreter's lock and waits for its own process without a deadline"
+        return f"{named(ranks)}: {text}"
+    if len(ranks) == 1:
+        return f"{named(ranks)}'s main thread waits for a lock that no thread of its process can release"
+    return f"the main threads of {named(ranks)} wait for locks that no thread of their processes can release"
+
+
+def _waiting(closed: CanMove, reasons: set[int]) -> str:
+    """Who waits for these ranks, in the operations in which most do."""
+    lacking = [one for one in closed.shared.values() if not reasons.isdisjoint(one.blocked)]
+    lacking.sort(key=lambda one: -len(one.inside))
+    said = []
+    for one in lacking[:_MOST_NAMED]:
+        ranks = {rank for rank, _ in one.inside}
+        verb = "waits" if len(ranks) == 1 else "wait"
+        said.append(f"{named(ranks)} {verb} for {'it' if len(reasons) == 1 else 'them'} in {title(one)}")
+    more = f" and {len(lacking) - _MOST_NAMED} more operations" if len(lacking) > _MOST_NAMED else ""
+    return f"; {', '.join(said)}{more}" if said else ""
+
+
+def _mismatch(closed: CanMove, key: tuple[Group, int]) -> End:
+    """The minority in kind, else in size, else in root; where none is larger, the job."""
+    group, number = key
+    held = [(rank, one.operation) for rank, opened in closed.under[key].items() for one in opened]
+    kinds = [(rank, one.kind) for rank, one in held if one.kind]
+    sizes = [(rank, words(one.size)) for rank, one in held if one.size]
+    roots = [(rank, f"root {one.root}") for rank, one in held if one.root >= 0]
+    title = f"operation {number} of {group} differs"
+    for said, what in ((kinds, title), (sizes, f"{title} in size"), (roots, f"{title} in its root")):
+        counts = Counter(value for _, value in said)
+        if len(counts) > 1 and set(counts) != {"send", "recv"}:
+            usual, count = counts.most_common(1)[0]
+            odd = {rank for rank, value in said if value != usual} if 2 * count > counts.total() else set()
+            sides = [f"{value} ({named(r for r, v in said if v == value)})" for value in list(counts)[:_MOST_NAMED]]
+            return End(Cause.MISMATCH, tuple(sorted(odd)), f"{what} between ranks: {', '.join(sides)}")
+    raise AssertionError("they differ")
+
+
+def _order(cycle: Sequence[Node]) -> End:
+    """The smaller side; where sides are equal, the job."""
+    sides = sorted((node for node in cycle if isinstance(node, SharedOperation)), key=lambda one: min(one.inside))
+    ranks = {node[0] for node in cycle if not isinstance(node, SharedOperation)}
+    inside = [sorted({rank for rank, _ in side.inside} & ranks) for side in sides]
+    fewest = min(len(one) for one in inside)
+    smaller = [one for one in inside if len(one) == fewest]
+    is_one = len(smaller) == 1 and len(sides) > 1
+    said = [f"{title(side)} ({named(held)})" for side, held in zip(sides, inside, strict=True)]
+    more = f" and {len(said) - _MOST_NAMED} more" if len(said) > _MOST_NAMED else ""
+    text = f"ranks wait for each other in a cycle: {', '.join(said[:_MOST_NAMED])}{more}"
+    return End(Cause.ORDER, tuple(smaller[0]) if is_one else (), text)

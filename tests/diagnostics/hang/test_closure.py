@@ -1,0 +1,302 @@
+"""Each rule by which a rank is dead, and each by which it is not."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from holdfast.diagnostics.hang.closure import judge
+from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
+from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.proof import Cause, End, Link, Proof
+from holdfast.wire.operation_size import pack
+from holdfast.wire.standing import ThreadSight, ThreadState
+from tests.diagnostics.support.standing_ranks import (
+    LEFT,
+    MAIN,
+    OTHER,
+    RIGHT,
+    WORLD,
+    channel,
+    gone,
+    inside,
+    rank,
+    thread,
+    without,
+)
+
+LONGEST = 1800.0
+FREE = (ThreadState.UNKNOWN, ThreadState.RUNS, ThreadState.TIMED, ThreadState.OUTSIDE, ThreadState.HELD)
+
+
+def dead(*facts: RankFacts) -> tuple[int, ...]:
+    proof = judge(facts, longest_s=LONGEST)
+    return proof.dead if proof is not None else ()
+
+
+def proof_of(*facts: RankFacts) -> Proof:
+    proof = judge(facts, longest_s=LONGEST)
+    assert proof is not None
+    return proof
+
+
+def locked(number: int = 1, **more: object) -> RankFacts:
+    return rank(number, begun={WORLD: 41}, **more)  # type: ignore[arg-type]
+
+
+def peers(*numbers: int) -> list[RankFacts]:
+    return [rank(number, inside(WORLD, 41)) for number in numbers]
+
+
+def test_a_lock_that_no_thread_can_release_is_dead_and_so_are_those_that_wait_for_it() -> None:
+    proof = proof_of(locked(), *peers(0, 2))
+    assert proof.dead == (0, 1, 2)
+    assert (proof.cause, proof.reasons) == (Cause.LOCK, (1,))
+    assert proof.text == (
+        "rank 1's main thread waits for a lock that no thread of its process can release; "
+        "ranks 0,2 wait for it in all_reduce 41 of world (0-2)"
+    )
+    assert [link.rank for link in proof.chain] == [1]
+    assert proof.lines[0].startswith("rank 1, main thread: waits for its own process, for 1.0 s; no other thread")
+
+
+@pytest.mark.parametrize("state", FREE)
+def test_a_thread_that_may_act_keeps_its_process_and_all_who_wait_for_it_alive(state: ThreadState) -> None:
+    assert dead(locked(threads=(thread(), thread(state, OTHER))), *peers(0, 2)) == ()
+    assert dead(locked(threads=(thread(state),)), *peers(0, 2)) == ()
+
+
+def test_a_state_is_known_after_two_windows_only() -> None:
+    assert dead(locked(threads=(thread(seconds=KNOWN_AFTER),)))
+    assert not dead(locked(threads=(thread(seconds=KNOWN_AFTER - 0.01),)))
+    assert not dead(locked(threads=(thread(), thread(tid=OTHER, seconds=0.3))))
+
+
+def test_threads_that_wait_for_each_other_are_a_lock() -> None:
+    several = ThreadSight(0, ThreadState.OWN, 3.0, count=12)
+    assert dead(locked(threads=(thread(), several))) == (1,)
+    assert dead(locked(threads=(thread(), thread(ThreadState.GONE, OTHER, 0.0)))) == (1,)
+
+
+def test_operations_that_may_be_missing_from_the_record_keep_a_lock_alive() -> None:
+    assert dead(locked(is_complete=False)) == ()
+    assert dead(locked(is_complete=False, lock_held=True)) == (1,)
+
+
+def test_an_open_operation_speaks_against_a_held_interpreter_lock() -> None:
+    begun = inside(WORLD, 40, tid=0)
+    held = rank(1, begun, threads=(thread(),), is_complete=False, lock_held=True)
+    assert dead(held, rank(0, begun={WORLD: 40}, threads=())) == ()
+
+
+@pytest.mark.parametrize(("ends_in", "expected"), [(math.nan, ()), (30.0, ()), (LONGEST, ()), (LONGEST + 1, (1,))])
+def test_a_deadline_counts_unless_it_is_after_the_pause_limit(ends_in: float, expected: tuple[int, ...]) -> None:
+    assert dead(locked(threads=(thread(ThreadState.TIMED, ends_in=ends_in),))) == expected
+
+
+def test_a_deadline_after_the_pause_limit_is_the_reason() -> None:
+    proof = proof_of(locked(threads=(thread(ThreadState.TIMED, ends_in=90000.0),)), *peers(0, 2))
+    assert (proof.cause, proof.reasons) == (Cause.DEADLINE, (1,))
+    assert "rank 1: the main thread's deadline is after the pause limit of 1800 s" in proof.text
+
+
+def test_a_wait_inside_an_operation_has_no_deadline_of_its_own_unless_the_script_set_one() -> None:
+    threads = (thread(ThreadState.TIMED, ends_in=30.0),)
+    left = gone(1, {LEFT: 3})
+    assert dead(rank(0, inside(LEFT, 3), threads=threads), left) == (0,)
+    assert dead(rank(0, inside(LEFT, 3, is_timed=True), threads=threads), left) == ()
+    assert dead(rank(0, inside(LEFT, 3), threads=(thread(ThreadState.OUTSIDE),)), left) == ()
+
+
+def test_a_rank_that_is_gone_never_comes() -> None:
+    proof = proof_of(gone(2, {WORLD: 41}), *peers(0, 1))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1), Cause.GONE, (2,))
+    assert proof.text == (
+        "rank 2 is gone (ended with exit code 0); ranks 0-1 wait for it in all_reduce 41 of world (0-2)"
+    )
+    assert [link.rank for link in proof.chain] == [0, 2]
+
+
+def test_what_a_rank_began_before_it_went_is_in_flight() -> None:
+    assert dead(gone(2, {WORLD: 42}), *peers(0, 1)) == ()
+
+
+def test_a_group_without_the_rank_that_is_gone_goes_on() -> None:
+    assert dead(gone(2, {WORLD: 1}), rank(0, inside(LEFT, 3)), rank(1, begun={LEFT: 3}, threads=())) == ()
+
+
+def test_all_have_come_is_in_flight() -> None:
+    assert dead(*peers(0, 1, 2)) == ()
+    assert dead(*peers(0, 1), rank(2, begun={WORLD: 42}, threads=())) == ()  # its own is over
+
+
+def test_members_of_which_nothing_is_known_may_come() -> None:
+    assert dead(*peers(0, 1)) == ()
+    assert dead(*peers(0, 1), rank(2, begun={WORLD: 41}, threads=())) == ()
+    assert dead(rank(0, inside(Group("elsewhere", 5, (0, 77)), 0))) == ()
+    assert dead(rank(0, inside(Group("too many to name", 5, ()), 0)), gone(1, {})) == ()
+
+
+def test_counts_that_are_not_exact_prove_nothing() -> None:
+    job = [gone(2, {WORLD: 41}), *peers(0, 1)]
+    assert dead(*without(job, 2, exact=frozenset())) == ()
+    assert dead(*without(job, 0, exact=frozenset())) == (1,)
+
+
+def test_a_kind_that_is_not_known_proves_nothing() -> None:
+    for kind in ("", "all_to_all_of_a_later_version"):
+        assert dead(rank(0, inside(LEFT, 3, kind)), gone(1, {LEFT: 3})) == ()
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "scatter"])
+def test_who_gets_from_a_root_needs_the_root_only(kind: str) -> None:
+    def job(root: int) -> tuple[RankFacts, ...]:
+        return rank(0, inside(WORLD, 41, kind, root=root)), rank(1, inside(WORLD, 41, kind, root=root)), away
+
+    away = gone(2, {WORLD: 41})
+    assert dead(*job(2)) == (0, 1)
+    assert dead(*job(0)) == ()
+    assert dead(*job(-1)) == ()
+
+
+@pytest.mark.parametrize("kind", ["gather", "reduce"])
+def test_only_the_root_that_gets_from_all_needs_them(kind: str) -> None:
+    job = [rank(number, inside(WORLD, 41, kind, root=0)) for number in (0, 1)]
+    assert dead(*job, gone(2, {WORLD: 41})) == (0,)
+
+
+def test_both_sides_of_a_channel_count_their_own_messages() -> None:
+    way = channel(0, 1)
+    sends, receives = inside(way, 5, "send"), inside(way, 5, "recv")
+    assert dead(rank(0, sends), rank(1, receives)) == ()
+    assert dead(rank(0, sends), gone(1, {way: 5})) == (0,)
+    assert dead(gone(0, {way: 5}), rank(1, receives)) == (1,)
+    assert dead(gone(0, {}), rank(1, inside(way, 0, "recv"))) == (1,)  # it has never sent any
+    assert dead(replace(gone(0, {way: 5}), exact=frozenset()), rank(1, receives)) == ()
+
+
+def test_two_ranks_that_send_to_each_other_are_the_job() -> None:
+    one, other = channel(0, 1), channel(1, 0)
+    proof = proof_of(
+        rank(0, inside(one, 2, "send"), begun={other: 2}), rank(1, inside(other, 2, "send"), begun={one: 2})
+    )
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1), Cause.ORDER, ())
+    assert "in a cycle: send 2 of world:0>1 (0-1) (rank 0), send 2 of world:1>0 (0-1) (rank 1)" in proof.text
+    assert len(proof.chain) == 2
+
+
+def test_groups_in_different_orders_are_a_cycle_of_which_the_smaller_side_is_the_reason() -> None:
+    four = Group("four", 4, (0, 1, 2, 3))
+    both = {WORLD: 4, four: 9}
+    job = [rank(number, inside(four, 9), begun={WORLD: 4}) for number in (0, 1, 3)]
+    job.append(rank(2, inside(WORLD, 4), begun={four: 9}))
+    proof = proof_of(*job)
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2, 3), Cause.ORDER, (2,))
+    assert dead(*job[:3], rank(2, begun=both, threads=(thread(ThreadState.RUNS),))) == ()
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (inside(WORLD, 41, "barrier"), "all_reduce (ranks 0,2), barrier (rank 1)"),
+        (inside(WORLD, 41, size=pack(8, 1)), "4 x float32 (ranks 0,2), 8 x float32 (rank 1)"),
+    ],
+)
+def test_different_operations_under_one_number_name_the_minority(odd: OpenAt, said: str) -> None:
+    usual = inside(WORLD, 41, size=pack(4, 1))
+    proof = proof_of(rank(0, usual), rank(1, odd), rank(2, usual))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2), Cause.MISMATCH, (1,))
+    assert said in proof.text
+
+
+def test_different_roots_are_different_operations() -> None:
+    one, two = inside(WORLD, 41, "reduce", root=0), inside(WORLD, 41, "reduce", root=1)
+    proof = proof_of(rank(0, one), rank(1, two), rank(2, begun={WORLD: 42}, threads=()))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1), Cause.MISMATCH, ())
+
+
+def test_where_as_many_are_in_each_the_job_is_the_reason() -> None:
+    proof = proof_of(rank(0, inside(LEFT, 3)), rank(1, inside(LEFT, 3, "barrier")))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1), Cause.MISMATCH, ())
+
+
+def test_another_operation_that_may_be_left_may_be_followed_by_the_right_one() -> None:
+    odd = rank(1, inside(WORLD, 41, "barrier", is_timed=True))
+    assert dead(*peers(0, 2), odd) == ()
+    assert dead(*peers(0, 2), rank(1, inside(WORLD, 41, "barrier"), threads=(thread(ThreadState.HELD),))) == ()
+
+
+def test_the_main_thread_alone_issues_where_only_it_did() -> None:
+    job = [rank(0, inside(LEFT, 3)), rank(1, inside(RIGHT, 2), begun={LEFT: 3}), gone(2, {RIGHT: 2})]
+    free = thread(ThreadState.RUNS, OTHER)
+    assert dead(*job) == (0, 1)
+    # Another thread of rank 1 may do anything but issue that operation.
+    assert dead(*without(job, 1, threads=(thread(), free))) == (0, 1)
+    assert dead(*without(job, 1, threads=(thread(), free), by_others=frozenset({LEFT}))) == (1,)
+    unused = [rank(0, inside(LEFT, 0)), rank(1, inside(RIGHT, 2), begun={LEFT: 0}), gone(2, {RIGHT: 2})]
+    assert dead(*without(unused, 1, threads=(thread(), free))) == (1,)
+
+
+def test_a_thread_that_waits_in_a_group_of_its_own_does_not_hide_the_main_one() -> None:
+    """A checkpoint is coordinated by a thread of rank 0 while rank 1 reads quietly."""
+    saver, training = inside(LEFT, 3, tid=OTHER), inside(WORLD, 41)
+    zero = rank(0, saver, training, threads=(thread(), thread(tid=OTHER)))
+    one = rank(1, begun={LEFT: 3, WORLD: 41}, threads=(thread(ThreadState.OUTSIDE),))
+    assert dead(zero, one, rank(2, training)) == ()
+
+
+def test_an_operation_in_flight_that_no_thread_waits_for_may_end_a_wait() -> None:
+    """Compiled code waits in C++."""
+    under_way = inside(WORLD, 41, tid=0)
+    assert dead(*(rank(number, under_way) for number in range(3))) == ()
+    proof = proof_of(rank(0, under_way), rank(1, under_way), gone(2, {WORLD: 41}))
+    assert (proof.dead, proof.reasons) == ((0, 1), (2,))
+
+
+def test_an_operation_of_a_thread_that_is_not_listed_may_end_anything() -> None:
+    assert dead(rank(0, inside(LEFT, 3, tid=99)), gone(1, {LEFT: 3})) == ()
+
+
+def test_a_thread_with_several_operations_may_wait_for_any() -> None:
+    away = gone(2, {WORLD: 41, RIGHT: 3})
+    first, second = inside(WORLD, 41), inside(LEFT, 7)
+    assert dead(rank(0, first, second), rank(1, inside(LEFT, 7)), away) == ()
+    assert dead(rank(0, first), rank(1, first, inside(RIGHT, 3)), away) == (0, 1)
+
+
+def test_a_wait_for_a_thread_that_waits_for_a_rank_ends_in_that_rank() -> None:
+    joined = rank(0, inside(LEFT, 3, tid=OTHER), threads=(thread(), thread(tid=OTHER)))
+    proof = proof_of(joined, gone(1, {LEFT: 3}))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0,), Cause.GONE, (1,))
+    assert [(link.rank, link.thread) for link in proof.chain] == [(0, "main thread"), (0, "thread 8"), (1, "")]
+
+
+def test_several_reasons_are_all_named() -> None:
+    proof = proof_of(locked(), rank(0, inside(WORLD, 41)), gone(2, {WORLD: 41}))
+    assert proof.reasons == (1, 2)
+    assert [end.cause for end in proof.ends] == [Cause.GONE, Cause.LOCK]
+
+
+def test_a_proof_without_a_chain_cannot_be_built() -> None:
+    end = End(Cause.LOCK, (1,), "rank 1")
+    link = Link(1, "main thread", "waits", (1,), "no other", "the kernel", 1.0, ())
+    with pytest.raises(ValueError, match="chain"):
+        Proof((1,), (end,), ())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rank 1, which is not among the dead"):
+        Proof((2,), (end,), (link,))
+    assert Proof((1,), (end,), (link,)).lines == ("rank 1, main thread: waits, for 1.0 s; no other [the kernel]",)
+
+
+def test_a_big_job_has_a_short_proof() -> None:
+    everyone = Group("world", 1, tuple(range(12288)))
+    job = [rank(number, inside(everyone, 41)) for number in range(12288) if number != 77]
+    proof = proof_of(*job, rank(77, begun={everyone: 41}))
+    assert len(proof.dead) == 12288
+    assert proof.reasons == (77,)
+    assert proof.text.endswith("ranks 0-76,78-12287 wait for it in all_reduce 41 of world (0-12287)")
+    assert len(proof.chain) == 1
+
+
+def test_mains_that_are_gone_are_not_dead_once_more() -> None:
+    assert MAIN != OTHER
+    assert dead(rank(0, threads=(thread(ThreadState.GONE),))) == ()

@@ -11,7 +11,7 @@ from holdfast.agent.activity import ras_thread
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook
 from holdfast.agent.activity.thread_waits import ThreadWaits, Turn
-from holdfast.agent.activity.threads import ThreadFacts, ThreadTable
+from holdfast.agent.activity.threads import ThreadFacts, ThreadTable, condition_of
 from holdfast.agent.activity.waits import Clocks
 from holdfast.agent.processes.proc_files import Stat, parse_call, parse_io, parse_runnable, parse_stat, read
 
@@ -37,22 +37,24 @@ class ThreadLooks:
         self.others_ran = 0.0
         """Seconds for which threads other than the main one ran that may compute in Python."""
         self._at = math.nan
+        self._interpreter = 0
         self._tids: list[int] = []
 
     def begin(self, now: float, valid_from: float, is_silent: bool, is_frozen: bool) -> Turn:
         """What holds for all threads of a look. `is_silent`: the probe's ticks fail to come."""
         self._turn += 1
         self._tids = self._listed()
-        clock, tick_call = _clock_from(now), None
-        if is_silent and self._tick_thread:
-            tick_call = parse_call(read(f"{self._folder}/task/{self._tick_thread}/syscall", 512))
-        return Turn(clock, Clocks(now, time.time(), now), {self.pid, *self._tids}, valid_from, tick_call, is_frozen)
+        present, clocks = {self.pid, *self._tids}, Clocks(now, time.time(), now)
+        interpreter = self._condition() if is_silent and self._tick_thread else 0
+        return Turn(_clock_from(now), clocks, present, valid_from, interpreter, is_frozen)
 
     def look(self, main: Stat, now: float, turn: Turn) -> tuple[str, str]:
         """The name of a thread that moves while the main one does not, and the state that stands for the process."""
         self.states = main.state
         tids = self._tids
-        if main.threads <= 1 or main.state == "R":
+        # A thread that waits for the interpreter's lock looks at it every 5 ms: it is no reason to forget the others.
+        is_running = main.state == "R" and not turn.interpreter
+        if main.threads <= 1 or is_running:
             self.waits.forget()
         if main.threads <= 1:
             return "", main.state
@@ -66,7 +68,7 @@ class ThreadLooks:
             stats[tid] = stat
             if stat.name == ras_thread.NAME:
                 self.ras_thread = tid
-            if grown := self._grown(tid, stat, now, main.state != "R"):
+            if grown := self._grown(tid, stat, now, not is_running):
                 found.append((grown, tid, stat))
         if len(self._threads) > 2 * MOST_THREADS:
             self._threads.clear()
@@ -74,7 +76,7 @@ class ThreadLooks:
         self._at = now
         state, living = main.state, [one.state for one in stats.values() if one.state not in "ZX"]
         self.states = state + "".join(living)
-        if main.state != "R":
+        if not is_running:
             # No memory of a process of which any thread cannot be interrupted, and no search for the holders of a pipe.
             reader = ProcessLook(self.pid, self._host, "D" if "D" in self.states else "S", now, [])
             self.waits.look(stats, reader, turn)
@@ -90,6 +92,12 @@ class ThreadLooks:
         present = {self.pid, *self._tids} - self.waits.left_out
         self.table.keep(present, max(main.threads - len(self._tids) - 1 - bool(self._tick_thread), 0))
         return self.table.facts()
+
+    def _condition(self) -> int:
+        """Of the interpreter's lock, for which the probe's thread waits: it takes no other. It stays where it is."""
+        if not self._interpreter:
+            self._interpreter = condition_of(parse_call(read(f"{self._folder}/task/{self._tick_thread}/syscall", 512)))
+        return self._interpreter
 
     def _grown(self, tid: int, stat: Stat, now: float, with_bytes: bool) -> float:
         """How much it has moved since it was looked at before; 0 for what is noise."""

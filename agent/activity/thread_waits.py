@@ -13,20 +13,19 @@ from holdfast.agent.activity.process_look import channel_of
 from holdfast.agent.activity.threads import (
     ThreadTable,
     classify,
+    condition_of,
     is_of_operation,
     is_service,
     joins_thread,
-    waits_for_interpreter,
 )
 from holdfast.agent.activity.waits import TIMER, Clocks, Look, ThreadWait, describe
-from holdfast.agent.processes.proc_files import Call, Stat, parse_call, parse_schedstat, parse_status, read
+from holdfast.agent.processes.proc_files import RUNNING, Call, Stat, parse_call, parse_schedstat, parse_status, read
 from holdfast.wire.standing import ThreadState
 
 _MOST_NAMED = 2
 _SAYS_NOTHING = ("", "a lock", TIMER)
 _SERVES = ("epoll", "poll", "select")
 """Of several descriptors: threads that serve the others."""
-_LOCK_OF_INTERPRETER = ThreadWait("the interpreter's lock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Turn:
     """All threads there are."""
     valid_from: float = -math.inf
     """What was seen before counts no more."""
-    tick_call: Call | None = None
-    """In which the probe's thread is while its ticks fail to come."""
+    interpreter: int = 0
+    """`threads.condition_of` those who wait for the interpreter's lock, while the probe's ticks fail to come."""
     is_frozen: bool = False
 
 
@@ -61,9 +60,11 @@ class Seen:
 
 def note_thread(table: ThreadTable, tid: int, seen: Seen, look: Look, turn: Turn) -> ThreadState:
     """Note what a thread does, and return it."""
-    if waits_for_interpreter(seen.call, turn.tick_call):
-        table.note(tid, seen.between, ThreadState.OWN, "interpreter", _LOCK_OF_INTERPRETER, turn.valid_from)
-        return ThreadState.OWN
+    if turn.interpreter:
+        is_seen = condition_of(seen.call) == turn.interpreter
+        may_be = is_seen or seen.state == "R" or seen.call == RUNNING
+        if may_be and table.note_interpreter(tid, seen.between, is_seen, seen.ran, turn.valid_from):
+            return ThreadState.OWN
     joins = joins_thread(seen.call, look, turn.present)
     state = classify(seen.call, seen.state, seen.channel, seen.wait, joins)
     if turn.is_frozen and seen.state == "D":
@@ -126,7 +127,7 @@ class ThreadWaits:
             wait = known.wait
         self._known[tid] = _Known(key, ran, wait, channel)
         what = note_thread(self._table, tid, Seen(between, call, state, channel, ran, wait), look, turn)
-        if what is ThreadState.TIMED and is_of_operation(stat.name, wait.until - turn.clocks.monotonic):
+        if what is ThreadState.TIMED and is_of_operation(stat.name, call, wait.until - turn.clocks.monotonic):
             self._left_out.add(tid)
 
     @property

@@ -38,7 +38,7 @@ LONG_S = 600.0
 """A wait of such a thread that ends later than in so many seconds is an operation's with that timeout."""
 
 _PRIVATE = 0x80
-_FUTEX_COMMAND = 0x7F
+_FUTEX_COMMAND, _FUTEX_REALTIME = 0x7F, 0x100
 _FUTEX_WAITS = frozenset({0, 6, 9, 11, 13})  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 _ALARMS = frozenset({signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF})
 _USUAL = frozenset(
@@ -63,9 +63,11 @@ def is_service(name: str) -> bool:
     return name.startswith(tuple(SERVICES))
 
 
-def is_of_operation(name: str, ends_in: float) -> bool:
-    """Whether a thread that waits with a deadline does so for an operation of torch's default timeout, or a longer."""
-    return name.startswith(RUNS_OPERATIONS) and ends_in > LONG_S
+def is_of_operation(name: str, call: Call | None, ends_in: float) -> bool:
+    """Whether a thread that waits with a deadline does so for peers, with torch's default timeout or a longer one. Gloo
+    waits by the wall clock; a callback in Python that waits in the same thread does so by the monotonic one."""
+    is_wall = call is not None and call.name == "futex" and bool(call.args[1] & _FUTEX_REALTIME)
+    return is_wall and name.startswith(RUNS_OPERATIONS) and ends_in > LONG_S
 
 
 def lock_address(call: Call | None) -> int:
@@ -75,11 +77,11 @@ def lock_address(call: Call | None) -> int:
     return call.args[0]
 
 
-def waits_for_interpreter(call: Call | None, tick_call: Call | None) -> bool:
-    """Whether both wait for the same condition with a deadline. The probe's thread takes no other than that of the
-    interpreter's lock. Waiters of one condition are in one of two words beside each other."""
-    ours, theirs = lock_address(call), lock_address(tick_call)
-    return bool(ours and theirs) and ours | 4 == theirs | 4
+def condition_of(call: Call | None) -> int:
+    """What is the same for all who wait for one condition with a deadline: they are in one of two words beside each
+    other. 0: it waits for none."""
+    address = lock_address(call)
+    return address | 4 if address else 0
 
 
 def joins_thread(call: Call | None, look: Look, present: Collection[int]) -> bool:
@@ -140,6 +142,12 @@ def _futex(command: int, is_own: bool, has_deadline: bool) -> ThreadState:
     return ThreadState.OWN if is_own else ThreadState.OUTSIDE
 
 
+SPENT, SPENT_S = 0.02, 0.001
+"""Share of a core, and seconds, up to which a thread may have run that has waited for the interpreter's lock all the
+time: it takes 0.004 of a core. One that gets the lock keeps it for 5 ms while others wait for it."""
+_INTERPRETER = "interpreter"
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadFact:
     """One thread, as of the last look at it. Instants in monotonic seconds."""
@@ -153,6 +161,8 @@ class ThreadFact:
     """The beginning of the last one."""
     until: float = NAN
     words: str = ""
+    ran: object = None
+    """What changes when it runs; nanoseconds first."""
 
 
 class ThreadTable:
@@ -177,6 +187,24 @@ class ThreadTable:
         is_same = before is not None and before.state is state and before.key == key and before.since >= valid_from
         since = before.since if before is not None and is_same else seen[1]
         self._facts[tid] = ThreadFact(state, key, since, seen[0], wait.until, wait.words)
+
+    def note_interpreter(
+        self, tid: int, seen: tuple[float, float], is_seen: bool, ran: object, valid_from: float = -math.inf
+    ) -> bool:
+        """Note that it waits for the interpreter's lock, unless it may have had it meanwhile. `is_seen`: it was seen in
+        that wait; else it was seen on a processor, as it is every 5 ms to look at the lock. Whether that was noted."""
+        before = self._facts.get(tid)
+        is_known = before is not None and before.key == _INTERPRETER
+        if before is not None and is_known and isinstance(ran, tuple) and isinstance(before.ran, tuple):
+            is_known = ran[0] - before.ran[0] <= 1e9 * (SPENT_S + SPENT * (seen[1] - before.at))
+        else:
+            is_known = False
+        if not is_seen and not is_known:
+            return False
+        since = before.since if before is not None and is_known and before.since >= valid_from else seen[1]
+        words = "the interpreter's lock"
+        self._facts[tid] = ThreadFact(ThreadState.OWN, _INTERPRETER, since, seen[0], NAN, words, ran)
+        return True
 
     def keep(self, present: Collection[int], missing: int = 0) -> None:
         """`present`: all threads that count; `missing`: how many there are of which not even the id was read."""

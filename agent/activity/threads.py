@@ -16,22 +16,19 @@ from holdfast.wire.standing import NAN, ThreadSight, ThreadState
 from holdfast.wire.types import FROZEN
 
 SERVICES = {
-    "gloo_tcp_loop": "moves bytes of operations between sockets; wakes 100 times a second",
-    "pt_tcpstore": "serves the rendezvous store to all ranks: those who wait for it wait in a socket",
-    "pt_tcpstore_uv": "the same by libuv",
+    "gloo_tcp_loop": "moves the bytes of operations, or passes them to a thread that waits for them; wakes every 10 ms",
+    "pt_tcpstore": "serves the rendezvous store to all ranks: a thread that waits for an answer waits in a socket",
     "pt_nccl_watchdg": "looks at operations of NCCL, aborts them after torch's timeout",
     "pt_nccl_heartbt": "looks at the watchdog",
-    "NCCL Progress": "moves bytes of operations",
-    "NCCL Service": "opens connections of operations",
-    "NCCL UDS Servic": "the same between processes of a host",
-    "NCCL I/O Thr": "moves bytes of operations",
-    "NCCL RAS": "answers whoever asks for NCCL's state",
+    "NCCL ": "all of NCCL's own: move the bytes of operations, make their connections, answer who asks for their state",
 }
-"""Threads that act for operations or for other processes, by how the kernel's name of them begins, and why none of them
-wakes a thread of its worker otherwise: none runs code of the script. Names as torch 2.13 and NCCL set them.
+"""Threads that act for operations or for other processes, by how the kernel's name of them begins, and what they do.
+None of them runs code of the script or wakes a thread that waits for anything but an operation. Names as torch 2.13
+sets them, and NCCL with NCCL_SET_THREAD_NAME=1, which workers are started with.
 
-Not among them: `pt_gloo_runloop`, which also runs the callbacks of futures, `pt_autograd_N`, which runs hooks, threads
-of tensorpipe, which run functions of peers, and pools of OpenMP, which sleep in private futexes as any lock."""
+Not among them: `pt_gloo_runloop`, which also runs callbacks of futures, `pt_autograd_N`, which runs hooks, threads of
+tensorpipe and `pt_dist_engine`, which run functions of peers, CUDA's own (`cuda-EvtHandlr`), which run host functions
+of streams, and pools of OpenMP, which sleep in private futexes as any lock."""
 RUNS_OPERATIONS = "pt_gloo_runloop"
 """It waits for peers with the timeout of the operation (torch's default: 1800 s), else for its queue without one."""
 LONG_S = 600.0

@@ -6,20 +6,19 @@ main thread cannot be interrupted (state D): not its command line, its environme
 
 import math
 import os
-import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 
-from holdfast.agent.activity import ras_thread
+from holdfast.agent.activity.holders import Holders
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.interpreter import InterpreterLock
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
-from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook, channel_of
+from holdfast.agent.activity.process_look import MOST_CHILDREN, ProcessLook, channel_of
 from holdfast.agent.activity.ras_thread import RasThread
 from holdfast.agent.activity.sums import ActivitySums
 from holdfast.agent.activity.surroundings import Surroundings
-from holdfast.agent.activity.thread_waits import ThreadWaits
+from holdfast.agent.activity.thread_looks import ThreadLooks
+from holdfast.agent.activity.thread_waits import Seen, Turn, note_thread, ran_of
+from holdfast.agent.activity.threads import ThreadFacts, interrupts
 from holdfast.agent.activity.waits import Clocks, ThreadWait, describe
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import names
@@ -28,21 +27,21 @@ from holdfast.agent.processes.proc_files import (
     Call,
     Stat,
     parse_call,
+    parse_caught,
     parse_io,
-    parse_runnable,
     parse_schedstat,
     parse_stat,
     parse_status,
     read,
-)  # fmt: skip
+)
 from holdfast.base import log
+from holdfast.wire.standing import ThreadState
+from holdfast.wire.types import FROZEN
 
 MOST_OPENED = 4
 """Descendants whose descriptors are."""
 WAIT_FRESH_S = 2.0
 """Seconds for which the words for the same wait stay as they are."""
-_COMPUTES_NO_PYTHON = ("NCCL",)
-"""How the names of such threads begin. NCCL's for progress spin while they serve a collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,11 @@ class Sighting:
     """This one included: the first has nothing to compare with."""
     ticks_cpu: float = 0.0
     """Seconds on a processor of the probe's own thread."""
+    threads: ThreadFacts = ThreadFacts({})  # noqa: RUF009 - frozen
+    interrupts: str = ""
+    """What may raise out of a wait of the main thread, in words."""
+    holder: str = ""
+    """What holds the process, in words."""
 
 
 class CloseLook:
@@ -81,16 +85,16 @@ class CloseLook:
         self._network = Growth(BYTES_LEAK, BYTES_AMOUNT)
         self._rates = tuple(Rate() for _ in range(5))  # processor, read, written, network, other ends
         self._queues: tuple[tuple[int, ...], ...] | None = None
-        self._threads: dict[int, tuple[float, float]] = {}
-        self._states = ""  # of all threads that were looked at
-        self._others = ThreadWaits(self._folder)
+        self._threads = ThreadLooks(pid, host, tick_thread)
         self._waits: tuple[object, ThreadWait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
         self._lock = InterpreterLock(self._folder, tick_thread)
-        self._runnable: dict[int, int] = {}  # nanoseconds, of threads that may compute in Python besides the main one
-        self._others_ran = 0.0  # the same, of all of them so far, in seconds
-        self._at = math.nan
         self._ras = RasThread(pid, host.proc)
+        self._holders = Holders(host.proc)
+        self.valid_from = -math.inf
+        """Monotonic seconds: what was seen of threads before counts no more. Set by the watch."""
+        self.is_silent = False
+        """Whether the probe's ticks fail to come. Set by the watch."""
 
     def look(self, now: float) -> Sighting:
         """Never raises. `now`: monotonic seconds."""
@@ -100,25 +104,23 @@ class CloseLook:
             return Sighting(now, looks=self._turn)
         children = self._host.descendants.of(self.pid, self._mark)
         moved = {"children": self._look_at_children(now, children)}
-        not_its_own = self._ras.fds("D" if "D" in self._states else stat.state)
+        self._ras.tid = self._threads.ras_thread or self._ras.tid
+        not_its_own = self._ras.fds("D" if "D" in self._threads.states else stat.state)
         moved["descriptors"] = self._look_at_descriptors(children, not_its_own)
         moved["sockets"] = self._look_at_sockets(now, not_its_own)
-        thread, state = self._look_at_threads(stat, now)
-        wait, channel, turns = self._wait(now, stat, state, children)
+        channel, status = channel_of(f"{self._folder}/task/{self.pid}"), read(f"{self._folder}/status")
+        holder, is_frozen = self._holders.of(stat, status, self.pid, channel)
+        turn = self._threads.begin(now, self.valid_from, self.is_silent, is_frozen)
+        thread, state = self._threads.look(stat, now, turn)
+        wait, turns = self._wait(now, stat, state, channel, children, turn)
         moved["surroundings"] = self._look_around(now, wait, channel, turns, children)
-        moved["Python"] = turns is not None and self._lock.is_handed_over(now, turns[0], self._others_ran)
+        moved["Python"] = turns is not None and self._lock.is_handed_over(now, turns[0], self._threads.others_ran)
         if any(moved.values()):
             log.debug("activity.moves", worker_pid=self.pid, by=", ".join(what for what, does in moved.items() if does))
-        if wait.words == "a lock" and (others := self._others.words):
-            wait = replace(wait, words=f"{wait.words} (other threads: {others})")
-        if self._surroundings.ends:
-            wait = replace(wait, words=f"{wait.words} ({self._said_of_ends()})")
-        ticks = (
-            parse_schedstat(read(f"{self._folder}/task/{self._tick_thread}/schedstat")) if self._tick_thread else None
-        )
+        if stat.state == "T" and not holder:
+            holder = self._holders.company(children, self._host.workers - {self.pid})
         if state == "t" and wait.is_prompt:
             state = "S"
-        self._at = now
         return Sighting(
             at=now,
             state=state,
@@ -126,13 +128,29 @@ class CloseLook:
             read=self._rates[1].value,
             written=self._rates[2].value,
             network=self._rates[3].value,
-            wait=wait,
+            wait=self._in_words(wait),
             thread=thread,
             has_gpu=self._descriptors[self.pid].has_gpu,
             moves=any(moved.values()),
             looks=self._turn,
-            ticks_cpu=ticks[0] / 1e9 if ticks else 0.0,
+            ticks_cpu=self._ticks_cpu(),
+            threads=self._threads.facts(stat),
+            interrupts=interrupts(parse_caught(status), bool(read(f"{self._folder}/timers", 64))),
+            holder=holder,
         )
+
+    def _in_words(self, wait: ThreadWait) -> ThreadWait:
+        if wait.words == "a lock" and (others := self._threads.waits.words):
+            wait = replace(wait, words=f"{wait.words} (other threads: {others})")
+        if self._surroundings.ends:
+            wait = replace(wait, words=f"{wait.words} ({self._said_of_ends()})")
+        return wait
+
+    def _ticks_cpu(self) -> float:
+        if not self._tick_thread:
+            return 0.0
+        ticks = parse_schedstat(read(f"{self._folder}/task/{self._tick_thread}/schedstat"))
+        return ticks[0] / 1e9 if ticks else 0.0
 
     def _look_around(
         self, now: float, wait: ThreadWait, channel: str, turns: tuple[int, int] | None, children: list[int]
@@ -145,7 +163,13 @@ class CloseLook:
         moved = around.other_ends(now, waits_on, known, without, self._host.leaders)
         self._rates[4].add(now, around.cpu)
         moved |= around.host(
-            now, wait, channel, self._states, self._host.is_one, self._host.has_rdma, self._others.asks_host
+            now,
+            wait,
+            channel,
+            self._threads.states,
+            self._host.is_one,
+            self._host.has_rdma,
+            self._threads.waits.asks_host,
         )
         return moved if turns is None else around.attempts(now, wait, *turns) | moved
 
@@ -200,92 +224,44 @@ class CloseLook:
         moved = any(known.get(row[0], row) != row for row in queues)
         return self._network.add(now, float(total)) or moved
 
-    # --- threads
-
-    def _look_at_threads(self, main: Stat, now: float) -> tuple[str, str]:
-        """The name of a thread that moves while the main one does not, and the state that stands for the process."""
-        self._states = main.state
-        if main.threads <= 1 or main.state == "R":
-            self._others.forget()
-        if main.threads <= 1:
-            return "", main.state
-        found: list[tuple[float, int, Stat]] = []
-        tids = [tid for tid in self._tids() if tid not in (self.pid, self._tick_thread)]
-        start = self._turn * MOST_CHILDREN % len(tids) if len(tids) > MOST_CHILDREN else 0
-        states: dict[int, str] = {}
-        for tid in (tids[start:] + tids[:start])[:MOST_CHILDREN]:
-            stat = parse_stat(read(f"{self._folder}/task/{tid}/stat"))
-            if stat is None:
-                continue
-            states[tid] = stat.state
-            if stat.name == ras_thread.NAME:
-                self._ras.tid = tid
-            before = self._threads.get(tid)
-            io = parse_io(read(f"{self._folder}/task/{tid}/io")) if main.state != "R" else None
-            bytes_now = float(io.taken + io.given) if io else 0.0
-            self._threads[tid] = (stat.cpu, bytes_now)
-            if before and stat.cpu > before[0] and not stat.name.startswith(_COMPUTES_NO_PYTHON):
-                self._others_ran += self._ran(tid, now)
-            grown = (stat.cpu - before[0]) + (bytes_now - before[1]) / 1e8 if before else 0.0
-            if before and (stat.cpu - before[0] >= 0.02 or bytes_now - before[1] >= 4096):
-                found.append((grown, tid, stat))
-        if len(self._threads) > 2 * MOST_THREADS:
-            self._threads.clear()
-            self._runnable.clear()
-        state, living = main.state, [one for one in states.values() if one not in "ZX"]
-        self._states = state + "".join(living)
-        if main.state != "R":
-            # No memory of a process of which any thread cannot be interrupted, and no search for the holders of a pipe.
-            reader = ProcessLook(self.pid, self._host, "D" if "D" in self._states else "S", now, [])
-            self._others.look(states, tids, reader, Clocks(now, time.time(), now))
-        if state in "ZX" and living:
-            state = next((one for one in "RDST" if one in living), living[0])
-        if not found or main.state == "R":
-            return "", state
-        _, tid, stat = max(found)
-        return (stat.name if stat.name != main.name else f"{stat.name} (thread {tid})"), state
-
-    def _ran(self, tid: int, now: float) -> float:
-        """Seconds for which it ran or waited for a processor since it was seen to run before: so long it may have held
-        the interpreter's lock, which nobody gets while it waits."""
-        before, runnable = self._runnable.get(tid), parse_runnable(read(f"{self._folder}/task/{tid}/schedstat", 128))
-        if runnable is None:
-            return now - self._at
-        self._runnable[tid] = runnable
-        return (runnable - before) / 1e9 if before is not None else now - self._at
-
-    def _tids(self) -> list[int]:
-        with suppress(OSError), os.scandir(f"{self._folder}/task") as entries:
-            return [int(entry.name) for entry in islice(entries, MOST_THREADS) if entry.name.isdigit()]
-        return []
-
     # --- what it waits for
 
     def _wait(
-        self, now: float, stat: Stat, state: str, children: list[int]
-    ) -> tuple[ThreadWait, str, tuple[int, int] | None]:
-        """Also the wait channel, and how long and how often the thread has run (nanoseconds, turns)."""
+        self, now: float, stat: Stat, state: str, channel: str, children: list[int], turn: Turn
+    ) -> tuple[ThreadWait, tuple[int, int] | None]:
+        """Also how long and how often the thread has run (nanoseconds, turns)."""
         if stat.state in "ZX":
             wait = ThreadWait() if state in "ZX" else ThreadWait("its other threads (the main thread has ended)")
-            return wait, "", None
+            what = ThreadState.GONE if stat.threads <= 1 else ThreadState.UNKNOWN
+            self._threads.table.note(self.pid, (now, now), what, stat.state, wait, turn.valid_from)
+            return wait, None
         look = ProcessLook(self.pid, self._host, stat.state, now, children)
-        task = f"{self._folder}/task/{self.pid}"
-        call, channel = parse_call(read(f"{task}/syscall", 512)), channel_of(task)
-        slices = parse_schedstat(read(f"{task}/schedstat", 128))
-        key = (call, stat.state, channel, slices[1] if slices else 0)
-        if self._waits is not None and self._waits[0] == key:
-            _, wait, made_at, since = self._waits
-            if now - made_at < WAIT_FRESH_S:
-                return wait, channel, slices
-        else:
-            since = now
-        wait = self._described(call, stat.state, channel, look, Clocks(now, time.time(), since))
-        if not wait.is_prompt and any(self._host.is_debugger(pid) for pid in children):
-            wait = ThreadWait(f"{wait.words or 'nothing'}, under a debugger (debugpy)", wait.until, True, wait.fds)
-        self._waits = (key, wait, now, since)
-        return wait, channel, slices
+        task, before = f"{self._folder}/task/{self.pid}", turn.clock()
+        call, ran, slices = parse_call(read(f"{task}/syscall", 512)), *ran_of(task)
+        after = turn.clock()
+        key = (call, stat.state, channel, ran)
+        if self._waits is None or self._waits[0] != key:
+            self._waits = (key, self._described(call, stat.state, channel, look, turn, children, now), now, now)
+        elif now - self._waits[2] >= WAIT_FRESH_S:
+            since = self._waits[3]
+            self._waits = (key, self._described(call, stat.state, channel, look, turn, children, since), now, since)
+        wait = self._waits[1]
+        seen = Seen((before, after), call, stat.state, channel, ran, wait)
+        note_thread(self._threads.table, self.pid, seen, look, turn)
+        return wait, slices
 
-    def _described(self, call: Call | None, state: str, channel: str, look: ProcessLook, clocks: Clocks) -> ThreadWait:
+    def _described(
+        self, call: Call | None, state: str, channel: str, look: ProcessLook, turn: Turn, children: list[int],
+        since: float,
+    ) -> ThreadWait:  # fmt: skip
+        if turn.is_frozen and state == "D":
+            return ThreadWait(FROZEN)
+        wait = self._undebugged(call, state, channel, look, replace(turn.clocks, since=since))
+        if not wait.is_prompt and any(self._host.is_debugger(pid) for pid in children):
+            return ThreadWait(f"{wait.words or 'nothing'}, under a debugger (debugpy)", wait.until, True, wait.fds)
+        return wait
+
+    def _undebugged(self, call: Call | None, state: str, channel: str, look: ProcessLook, clocks: Clocks) -> ThreadWait:
         if state != "t":
             return describe(call, state, channel, look, clocks)
         tracer = parse_status(read(f"{self._folder}/status"), "TracerPid") or 0

@@ -3,13 +3,24 @@
 This is no movement: a library's polling thread makes one system call after the other without end.
 """
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from holdfast.agent.activity.host_flow import is_asked
 from holdfast.agent.activity.process_look import channel_of
-from holdfast.agent.activity.waits import TIMER, Clocks, Look, describe
-from holdfast.agent.processes.proc_files import parse_call, read
+from holdfast.agent.activity.threads import (
+    ThreadTable,
+    classify,
+    condition_of,
+    is_of_operation,
+    is_service,
+    joins_thread,
+)
+from holdfast.agent.activity.waits import TIMER, Clocks, Look, ThreadWait, describe
+from holdfast.agent.processes.proc_files import RUNNING, Call, Stat, parse_call, parse_schedstat, parse_status, read
+from holdfast.wire.standing import ThreadState
 
 _MOST_NAMED = 2
 _SAYS_NOTHING = ("", "a lock", TIMER)
@@ -17,38 +28,126 @@ _SERVES = ("epoll", "poll", "select")
 """Of several descriptors: threads that serve the others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What holds for all threads of one look."""
+
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    clocks: Clocks
+    """Of the look's begin."""
+    present: Collection[int]
+    """All threads there are."""
+    valid_from: float = -math.inf
+    """What was seen before counts no more."""
+    interpreter: int = 0
+    """`threads.condition_of` those who wait for the interpreter's lock, while the probe's ticks fail to come."""
+    is_frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A thread between two instants."""
+
+    between: tuple[float, float]
+    call: Call | None
+    state: str
+    channel: str
+    ran: object
+    """What changes when it runs."""
+    wait: ThreadWait
+
+
+def note_thread(table: ThreadTable, tid: int, seen: Seen, look: Look, turn: Turn) -> ThreadState:
+    """Note what a thread does, and return it."""
+    if turn.interpreter:
+        is_seen = condition_of(seen.call) == turn.interpreter
+        may_be = is_seen or seen.state == "R" or seen.call == RUNNING
+        if may_be and table.note_interpreter(tid, seen.between, is_seen, seen.ran, turn.valid_from):
+            return ThreadState.OWN
+    joins = joins_thread(seen.call, look, turn.present)
+    state = classify(seen.call, seen.state, seen.channel, seen.wait, joins)
+    if turn.is_frozen and seen.state == "D":
+        state = ThreadState.HELD
+    key = seen.call, seen.state, seen.channel, seen.ran
+    table.note(tid, seen.between, state, key, seen.wait, turn.valid_from)
+    return state
+
+
+def ran_of(task: str) -> tuple[object, tuple[int, int] | None]:
+    """What changes when the thread runs; also for how long it ran (nanoseconds) and how often, where that is known."""
+    slices = parse_schedstat(read(f"{task}/schedstat", 128))
+    if slices is not None and slices[1]:
+        return slices, slices
+    status = read(f"{task}/status")  # a kernel that does not count: zeros
+    switches = parse_status(status, "voluntary_ctxt_switches"), parse_status(status, "nonvoluntary_ctxt_switches")
+    return switches, slices
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    key: object
+    ran: object
+    wait: ThreadWait
+    channel: str
+
+
 class ThreadWaits:
     """Of one worker."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder`: of the process, under /proc."""
+    def __init__(self, folder: str, table: ThreadTable | None = None) -> None:
+        """`folder`: of the process, under /proc. `table`: where what each thread does is noted."""
         self._folder = folder
-        self._known: dict[int, tuple[object, str, str]] = {}  # by thread: its key, words, wait channel
+        self._table = table or ThreadTable()
+        self._known: dict[int, _Known] = {}
+        self._left_out: set[int] = set()
 
-    def look(self, states: Mapping[int, str], present: Collection[int], look: Look, clocks: Clocks) -> None:
-        """`states`: of the threads whose turn it is. `present`: all there are."""
-        there = set(present)
+    def look(self, stats: Mapping[int, Stat], look: Look, turn: Turn) -> None:
+        """`stats`: of the threads whose turn it is, the main one and the probe's not among them."""
+        there = set(turn.present)
         self._known = {tid: known for tid, known in self._known.items() if tid in there}
-        for tid, state in states.items():
-            task = f"{self._folder}/task/{tid}"
-            call, channel = parse_call(read(f"{task}/syscall", 512)), channel_of(task)
-            key = call, state, channel
-            if tid not in self._known or self._known[tid][0] != key:
-                words = describe(call, state, channel, look, clocks).words if state in ("S", "D") else ""
-                self._known[tid] = key, words, channel
+        self._left_out &= there
+        for tid, stat in stats.items():
+            self._left_out.discard(tid)
+            if is_service(stat.name) and stat.state not in ("T", "t"):
+                self._left_out.add(tid)
+                self._known.pop(tid, None)
+            else:
+                self._look_at(tid, stat, look, turn)
+
+    def _look_at(self, tid: int, stat: Stat, look: Look, turn: Turn) -> None:
+        task, state, before = f"{self._folder}/task/{tid}", stat.state, turn.clock()
+        call, channel, ran = parse_call(read(f"{task}/syscall", 512)), channel_of(task), ran_of(task)[0]
+        between = before, turn.clock()
+        key, known = (call, state, channel), self._known.get(tid)
+        is_anew = known is None or known.ran != ran
+        if known is None or known.key != key or (is_anew and not math.isnan(known.wait.until)):
+            wait = describe(call, state, channel, look, turn.clocks) if state in ("S", "D") else ThreadWait()
+        else:
+            wait = known.wait
+        self._known[tid] = _Known(key, ran, wait, channel)
+        what = note_thread(self._table, tid, Seen(between, call, state, channel, ran, wait), look, turn)
+        if what is ThreadState.TIMED and is_of_operation(stat.name, call, wait.until - turn.clocks.monotonic):
+            self._left_out.add(tid)
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """Threads that act for operations and other processes only."""
+        return frozenset(self._left_out)
 
     def forget(self) -> None:
         self._known.clear()
+        self._left_out.clear()
 
     @property
     def asks_host(self) -> bool:
         """Whether what one of them waits for may be bytes of the host."""
-        return any(is_asked(words, channel, "") for _, words, channel in self._known.values())
+        return any(is_asked(known.wait.words, known.channel, "") for known in self._known.values())
 
     @property
     def words(self) -> str:
         """Of the rarest first: pools of threads all wait for the same. Empty where that shows nothing."""
-        counts = Counter(words for _, words, _ in self._known.values())
+        counts = Counter(known.wait.words for known in self._known.values())
         reported = [words for words in counts if words not in _SAYS_NOTHING and not words.startswith(_SERVES)]
         rarest = sorted(reported, key=lambda words: counts[words])[:_MOST_NAMED]
         return "; ".join(f"{words}, {counts[words]} times" if counts[words] > 1 else words for words in rarest)

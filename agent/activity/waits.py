@@ -53,6 +53,7 @@ _TERMINAL_CHANNELS = ("n_tty_read", "wait_woken")
 
 
 TIMER = "a timer"
+FREEZER_CHANNELS = ("do_freezer_trap", "__refrigerator")
 _STOPPED = {"T": "a signal to go on (it is stopped)", "t": "its tracer", "Z": "", "X": ""}
 
 
@@ -113,7 +114,8 @@ def describe(call: Call | None, state: str, channel: str, look: Look, clocks: Cl
     """`channel`: the wait channel's name, empty where it is not known. `call` None: not readable."""
     if state == "R" or (call == RUNNING and state not in "DTtZ"):
         return ThreadWait()
-    if channel in ("do_freezer_trap", "__refrigerator"):
+    # Where a kernel's compiler inlines the first, "get_signal" is all that is seen: nothing else sleeps there.
+    if channel in FREEZER_CHANNELS or (channel == "get_signal" and state == "S"):
         return ThreadWait(FROZEN)
     if state in _STOPPED:
         return ThreadWait(_STOPPED[state])

@@ -7,6 +7,7 @@ heartbeat, in a thread that may block. Both are paid for by the clock: what take
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from dataclasses import replace
 from holdfast.agent.activity.close_look import CloseLook, Sighting
 from holdfast.agent.activity.gpu_use import GpuCounts
 from holdfast.agent.activity.host import HostLook
+from holdfast.agent.activity.images import Images
 from holdfast.agent.activity.movement import (
     BYTES_AMOUNT,
     BYTES_LEAK,
@@ -26,11 +28,13 @@ from holdfast.agent.activity.movement import (
     Rate,
 )
 from holdfast.agent.activity.operations import NcclOperations
+from holdfast.agent.activity.threads import rows
 from holdfast.agent.activity.waits import said
 from holdfast.agent.processes.aside import Aside, Lane
 from holdfast.agent.processes.proc_files import Io, Stat, parse_io, parse_stat
 from holdfast.base import log
 from holdfast.wire import types as t
+from holdfast.wire.standing import Standing, ThreadSight
 
 STANDS = 0.2
 """Seconds without a move after which a worker is watched."""
@@ -46,6 +50,10 @@ QUICK_SHARE = 0.001
 """Of a core for the quick looks at one worker."""
 DISTURBED = 1.0
 """Seconds for which what a worker does is our own doing: it was asked for its stacks."""
+_DISTURBANCES = 4096
+"""That are remembered; each lasts as long as DISTURBED."""
+SILENT_S = 0.5
+"""Seconds without a tick of the probe after which its thread waits for the interpreter's lock, if for anything."""
 _UNKNOWN_S = 1.5
 """Seconds after which processor time counts although no close look has said whether it may come from a GPU's wait."""
 _HOLDS = 1.5
@@ -91,15 +99,26 @@ class ActivityWatch:
         self._next_at, self._cost = 0.0, 0.0
         self._framed_at, self._gap = now, 0.0
         self._blind_from = -math.inf
+        self.valid_from = -math.inf
+        self._disturbances: deque[tuple[float, float]] = deque(maxlen=_DISTURBANCES)
+        self._rows: tuple[object, tuple[ThreadSight, ...]] = (None, ())
 
     def disturb(self, now: float) -> None:
-        self._disturbed_until = now + DISTURBED
+        begins = max(now, self._disturbed_until)
+        self._disturbed_until = max(now + DISTURBED, begins)
+        self._disturbances.append((begins, self._disturbed_until))
+        self._count_from(self._disturbed_until)
+
+    def _count_from(self, at: float) -> None:
+        """What was seen of threads before an instant counts no more."""
+        self.valid_from = self.closely.valid_from = max(self.valid_from, at)
 
     def look(self, now: float) -> None:
         """The quick look."""
         gap = now - self._framed_at
         if gap > _AWAY_S and gap > 2.5 * self._gap:
             self._blind_from = now  # the agent itself was delayed: what it saw before is outdated
+            self._count_from(now)
         if gap > 0:
             self._framed_at, self._gap = now, gap
         if now < self._next_at:
@@ -188,7 +207,29 @@ class ActivityWatch:
             return 0.0  # until the next close look nothing else is known
         moves = (self._moves, self._moves_inside, self.counts.moves)
         since = (self.started, *(one.since(now) for one in moves))
-        return max(now - max(at for at in since if at == at), 0.0)
+        last = max(at for at in since if at == at)
+        # What it does while it is disturbed may be our doing, and that it does nothing then is not seen.
+        while self._disturbances and self._disturbances[0][1] <= last:
+            self._disturbances.popleft()
+        disturbed = sum(max(min(end, now) - max(begin, last), 0.0) for begin, end in self._disturbances)
+        return max(now - last - disturbed, 0.0)
+
+    def standing(self, now: float, before: Standing | None) -> Standing:
+        """With what its threads do, and who holds it. `before`: what else is known."""
+        before, seen = before or Standing(), self.seen
+        if seen is None or now - seen.at >= _STALE_S:
+            return replace(before, threads=(), holder="")
+        busy = frozenset(one.thread for one in before.operations if one.thread)
+        key = seen, busy, self.valid_from
+        if self._rows[0] != key:
+            found = rows(seen.threads, self.pid, seen.at, busy, seen.interrupts, self.valid_from)
+            self._rows = key, found
+        passed = now - seen.at
+        threads = tuple(
+            replace(one, ends_in=max(one.ends_in - passed, 0.0)) if one.ends_in == one.ends_in else one
+            for one in self._rows[1]
+        )
+        return replace(before, threads=threads, holder=seen.holder)
 
     def close(self) -> None:
         for fd in self._files:
@@ -218,6 +259,8 @@ class Activities:
         self._median: dict[_Worker, float] = {}
         self._blocked: set[str] = set()
         self._failed: set[int] = set()
+        self._images = Images(proc)
+        self._disturbed_at = -math.inf
         self._not_before = 0.0
         self._is_primed = False
         self._cost = 0.0
@@ -241,6 +284,7 @@ class Activities:
         `now` is the instant of the sample's ages, monotonic seconds: any later one would look like a move.
         """
         now = self._clock() if now is None else now
+        sample = self._images.seen(sample, tick_thread)
         worker = sample.job, sample.rank
         self._present.add(worker)
         last_move = self._last_move(sample, now)
@@ -254,9 +298,13 @@ class Activities:
             closely = CloseLook(sample.pid, self._host, mark_of(path), tick_thread)
             has_gpu = self._gpus.get(sample.pid, False)
             watch = self._watches[worker] = ActivityWatch(sample.pid, now, last_move, closely, self._proc, has_gpu)
+            if now - self._disturbed_at < DISTURBED:
+                watch.disturb(self._disturbed_at)
         self._median[worker] = sample.median_step
         watch.look(now)
         watch.counts.count(now, *events)
+        watch.closely.is_silent = sample.tick_age > SILENT_S
+        sample = sample._replace(standing=watch.standing(now, sample.standing))
         if not watch.has_gpu:
             return sample._replace(activity=watch.activity(now, t.GpuUse.UNKNOWN))
         watch.counts.note(self.operations.grew_at(sample.pid))
@@ -268,6 +316,7 @@ class Activities:
         for worker in self._watches.keys() - self._present:
             self._forget(worker)
         self._seen_first = {worker: first for worker, first in self._seen_first.items() if worker in self._present}
+        self._images.keep({pid for pid, _ in self._seen_first.values()})
         self._host.workers = frozenset(watch.pid for watch in self._watches.values())
         self._host.leaders = frozenset(self.leaders())
         self._host.is_one = len(self._present) == 1
@@ -301,7 +350,7 @@ class Activities:
 
     def disturb(self) -> None:
         """Workers are about to be asked for their stacks: what they do for that is no movement of their own."""
-        now = self._clock()
+        self._disturbed_at = now = self._clock()
         for watch in self._watches.values():
             watch.disturb(now)
 

@@ -128,6 +128,26 @@ def parse_status(raw: bytes, key: str) -> int | None:
     return _numbers(raw).get(key.encode())
 
 
+def parse_caught(raw: bytes) -> int:
+    """Of /proc/PID/status: the signals for which it has a handler, bit by bit."""
+    for line in raw.splitlines():
+        if line.startswith(b"SigCgt:"):
+            with suppress(ValueError):
+                return int(line.partition(b":")[2], 16)
+    return 0
+
+
+def parse_image(raw: bytes) -> tuple[int, ...]:
+    """Of /proc/PID/stat: where the program's code, stack, arguments and environment lie, which another image has
+    elsewhere. Empty where that may not be read."""
+    fields = raw[raw.rfind(b") ") + 2 :].split()
+    try:
+        found = tuple(int(fields[at]) for at in (23, 24, 25, 45, 46, 47, 48))
+    except (ValueError, IndexError):
+        return ()
+    return found if any(found[2:]) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A system call in which a thread is. `name` empty: not one of those that `system_calls` knows."""

@@ -1,0 +1,191 @@
+"""What the agent reports of the threads of real processes that stand still, case by case."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.activity.watch import Activities
+from holdfast.agent.probe_file.layout import ENV_PATH
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.wire import types as t
+from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from tests.agent.support.standing import HEARTBEAT_INTERVAL, READY, standing
+
+HELD, OUTSIDE, OWN, RUNS, TIMED = (
+    ThreadState.HELD,
+    ThreadState.OUTSIDE,
+    ThreadState.OWN,
+    ThreadState.RUNS,
+    ThreadState.TIMED,
+)
+WINDOW = 0.6
+"""Seconds, of two windows."""
+NEW = "import ctypes, os, select, signal, socket, sys, threading, time\nfrom holdfast.agent import probe\nprobe.attach()\n"
+TAKEN = "lock = threading.Lock(); lock.acquire()\na, b = socket.socketpair()\n"
+LOCKED = f"{NEW}{TAKEN}for _ in range(3): threading.Thread(target=lock.acquire, daemon=True).start()\n"
+POOL = "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**9)], daemon=True).start()\n"
+HOLDS_LOCK = f"{NEW}{TAKEN}{POOL}library = ctypes.PyDLL(None); place = ctypes.create_string_buffer(64)\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    code: str
+    main: ThreadState
+    others: dict[ThreadState, int]
+    """Rows besides the main thread's, by state, and how many threads each stands for."""
+    words: str = ""
+    ends_in: float = 0.0
+    """At most; 0: no end is known."""
+
+
+CASES = {
+    "a lock taken twice": Case(f"{LOCKED}{READY}lock.acquire()", OWN, {OWN: 3}, "a lock"),
+    "and a thread that reads a socket": Case(
+        f"{LOCKED}threading.Thread(target=a.recv, args=(1,), daemon=True).start()\n{READY}lock.acquire()",
+        OWN, {OUTSIDE: 1, OWN: 3}, "a lock",
+    ),
+    "a sleep": Case(f"{LOCKED}{READY}time.sleep(90)", TIMED, {OWN: 3}, "a timer", 90.0),
+    "a lock with a deadline": Case(f"{LOCKED}{READY}lock.acquire(timeout=90)", TIMED, {OWN: 3}, "a lock", 90.0),
+    "an epoll with a deadline": Case(
+        f"{LOCKED}poll = select.epoll(); poll.register(a, 1)\n{READY}poll.poll(90)", TIMED, {OWN: 3}, "a read", 90.0
+    ),
+    "an epoll without one": Case(
+        f"{LOCKED}poll = select.epoll(); poll.register(a, 1)\n{READY}poll.poll()", OUTSIDE, {OWN: 3}, "a read"
+    ),
+    "a C call with the interpreter's lock that waits for a lock": Case(
+        f"{HOLDS_LOCK}library.sem_init(place, 0, 0)\n{READY}library.sem_wait(place)", OWN, {OWN: 1}, "a lock"
+    ),
+    "one that reads a socket": Case(
+        f"{HOLDS_LOCK}{READY}library.read(a.fileno(), place, 1)", OUTSIDE, {OWN: 1}, "a read from a unix socket"
+    ),
+    "a lock that other processes share": Case(
+        f"import multiprocessing\n{LOCKED}shared = multiprocessing.Lock(); shared.acquire()\n{READY}shared.acquire()",
+        OUTSIDE, {OWN: 3}, "a lock",
+    ),
+    "the end of a thread, in C": Case(
+        f"{HOLDS_LOCK.replace('PyDLL', 'CDLL')}pause = ctypes.CFUNCTYPE(None)(lock.acquire)\n"
+        f"library.pthread_create(place, None, pause, None)\n"
+        f"{READY}library.pthread_join(ctypes.c_ulong.from_buffer(place), None)",
+        OWN, {TIMED: 1, OWN: 1}, "a lock",
+    ),
+    "a lock, and a handler of SIGALRM": Case(
+        f"{LOCKED}signal.signal(signal.SIGALRM, lambda *_: 0)\n{READY}lock.acquire()",
+        TIMED, {OWN: 3}, "a lock, which the handler of SIGALRM may end",
+    ),
+    "a signal": Case(f"{LOCKED}{READY}signal.pause()", OUTSIDE, {OWN: 3}, "a signal"),
+    "computes": Case(f"{LOCKED}{READY}while True: pass", RUNS, {}, ""),
+}  # fmt: skip
+
+
+class Workers:
+    """Real processes with a probe, each seen as the heartbeat does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+        self._readers: dict[str, ProbeReader] = {}
+        self.pids: dict[str, int] = {}
+        self.activities = Activities()
+
+    def start(self, name: str, code: str) -> subprocess.Popen[bytes]:
+        path = str(self._folder / f"probe-{len(self.pids)}")
+        _, process = self._stack.enter_context(standing(code, env=os.environ | {ENV_PATH: path}))
+        self.pids[name] = process.pid
+        self._readers[name] = ProbeReader(path)
+        return process
+
+    def frame(self) -> dict[str, t.WorkerSample]:
+        found = {}
+        for rank, (name, reader) in enumerate(self._readers.items()):
+            now_ns = time.monotonic_ns()
+            sample = reader.sample(now_ns)._replace(rank=rank)
+            found[name] = self.activities.attach(sample, reader.path, reader.tick_thread, now_ns / 1e9)
+        self.activities.settle()
+        return found
+
+    def when(self, what: Callable[[t.WorkerSample], object], *names: str) -> dict[str, t.WorkerSample]:
+        """The last sight of each once all of `names`, or all there are, were seen so."""
+        end, found = time.monotonic() + 60, {}
+        while time.monotonic() < end:
+            seen = self.frame()
+            found |= {name: one for name, one in seen.items() if what(one)}
+            if found.keys() >= set(names or seen):
+                return found
+            time.sleep(HEARTBEAT_INTERVAL)
+        raise AssertionError(f"not seen in time, but for {sorted(found)}: {seen}")
+
+    def one(self, what: Callable[[t.WorkerSample], object]) -> t.WorkerSample:
+        return next(iter(self.when(what).values()))
+
+    def close(self) -> None:
+        self.activities.close()
+        self._stack.close()
+        for reader in self._readers.values():
+            reader.close()
+
+
+@contextmanager
+def working(folder: Path) -> Iterator[Workers]:
+    workers = Workers(folder)
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+def _threads(sample: t.WorkerSample) -> tuple[ThreadSight, ...]:
+    return sample.standing.threads if sample.standing is not None else ()
+
+
+def _main(sample: t.WorkerSample) -> ThreadSight:
+    return (*_threads(sample), ThreadSight(0))[0]
+
+
+def _is_known(sample: t.WorkerSample) -> bool:
+    rows = _threads(sample)
+    own = [one for one in rows if one.state not in (RUNS, ThreadState.UNKNOWN)]
+    return bool(rows) and (rows[0].state is RUNS or all(one.seconds >= WINDOW or one.state is TIMED for one in own))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, t.WorkerSample]]:
+    with working(tmp_path_factory.mktemp("probes")) as workers:
+        for name, case in CASES.items():
+            workers.start(name, case.code)
+
+        def as_said(name: str, sample: t.WorkerSample) -> bool:
+            rows = _threads(sample)[1:]
+            others = {one.state: one.count for one in rows if one.state is not ThreadState.UNKNOWN}
+            return _is_known(sample) and _main(sample).state is CASES[name].main and others == CASES[name].others
+
+        end, found = time.monotonic() + 60, {}
+        while time.monotonic() < end:
+            found = workers.frame()
+            if all(as_said(name, one) for name, one in found.items()):
+                break
+            time.sleep(HEARTBEAT_INTERVAL)
+        yield found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_threads_of_a_worker_that_stands(name: str, seen: dict[str, t.WorkerSample]) -> None:
+    case, rows = CASES[name], _threads(seen[name])
+    assert (rows[0].tid, rows[0].state) == (seen[name].pid, case.main)
+    assert {one.state: one.count for one in rows[1:] if one.state is not ThreadState.UNKNOWN} == case.others
+    assert rows[0].words.startswith(case.words)
+    assert rows[0].ends_in <= case.ends_in if case.ends_in else rows[0].ends_in != rows[0].ends_in
+    if case.main is not RUNS:
+        assert all(one.seconds >= WINDOW for one in rows if one.state in (OWN, OUTSIDE))
+    assert not seen[name].left
+    assert seen[name].standing is not None
+    assert seen[name].standing.holder == ""

@@ -182,8 +182,8 @@ class Watch:
             own = group.rank()
             slot = known.message(own, peer, tag) if is_send else known.message(peer, own, tag)
             number = probe.begin(kind, slot)
-            known.sent += 1
             work = method(group, tensors, peer, tag, *args, **kwargs)
+            known.sent += 1
             if slot and work is not None:
                 self._works[work] = _Begun(kind, slot, number)
             return work
@@ -201,8 +201,8 @@ class Watch:
             if not known.from_any:
                 known.from_any = True
                 probe.counts_in_part([slot for slot in known.messages.values() if slot])
-            known.sent += 1
             work = method(group, *args, **kwargs)
+            known.sent += 1
             if known.slot and work is not None:
                 self._works[work] = _Begun(0, known.slot, 0)
             return work
@@ -238,26 +238,27 @@ class Watch:
         return watched
 
     def making_group(self, args: Sequence[Any], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-        """The operation of `new_group`, given its arguments: all ranks of the job do it together, or its members."""
+        """The operation of `new_group`, given its arguments: its members connect to each other, and who is none returns
+        at once. With TORCH_DIST_INIT_BARRIER=1 all ranks of the job meet in it."""
+        nothing = probe.wait(0, 0, -1)
         try:
             default = self.known(self.c10d._get_default_group()) if probe.attached() else None
-        except (ValueError, RuntimeError):
-            default = None
-        if default is None:
-            return probe.wait(0, 0, -1)
-        members = tuple(default.ranks)
-        if args[4] if len(args) > 4 else kwargs.get("use_local_synchronization"):
             given = args[0] if args else kwargs.get("ranks")
-            members = tuple(sorted(given)) if given is not None else members
-            if default.own not in members:
-                return probe.wait(0, 0, -1)
+            members = everyone = tuple(default.ranks) if default is not None else ()
+            is_local = args[4] if len(args) > 4 else kwargs.get("use_local_synchronization")
+            if given is not None and (is_local or not self.c10d._is_barrier_after_init()):
+                members = tuple(sorted(given))
+        except (AttributeError, TypeError, ValueError, RuntimeError):  # no group yet, or what is no list of ranks
+            return nothing
+        if default is None or default.own not in members:
+            return nothing
         slot = self._new_groups.get(members)
         if slot is None:
-            ident = default.ident if members == tuple(default.ranks) else crc32(repr(members).encode())
+            ident = default.ident if members == everyone else crc32(repr(members).encode())
             slot = self._new_groups[members] = probe.group("world:new_group", ident, members, is_seen=True)
         number = probe.begin(_NEW_GROUP, slot)
-        given = args[1] if len(args) > 1 else kwargs.get("timeout")
-        return probe.wait(_NEW_GROUP, slot, number, is_timed=self._is_short(given))
+        timeout = args[1] if len(args) > 1 else kwargs.get("timeout")
+        return probe.wait(_NEW_GROUP, slot, number, is_timed=self._is_short(timeout))
 
     def _is_short(self, given: Any) -> bool:
         """Whether a timeout that the script gave is shorter than torch's default."""

@@ -176,7 +176,8 @@ def _watch_collectives(torch: Any) -> None:
 
 
 def _replace(torch: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    for module in (torch.distributed.distributed_c10d, torch.distributed):
+    meshes = sys.modules.get("torch.distributed.device_mesh")  # which has its own names for some of them
+    for module in (torch.distributed.distributed_c10d, torch.distributed, meshes):
         if hasattr(module, name):
             setattr(module, name, wrapper)
 

@@ -123,7 +123,7 @@ class Recorder:
         known = next((one for one in groups.values() if one.slot == slot), None)
         if known is None or number < 0 or not known.is_gloo or not known.sent:
             return number
-        return number if self._newest.get(slot) == number else -1
+        return number if self._newest.get(slot, 0) == number else -1
 
     def _is_alone(self) -> bool:
         """Whether nothing else is loaded with which ranks may wait for each other."""

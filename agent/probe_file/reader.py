@@ -313,9 +313,9 @@ class ProbeReader:
         groups = exact_groups(read_groups(self._map), record, moved)
         rows = read_open(self._map)
         found, is_complete = open_operations(rows or (), record, moved, len(groups))
-        is_complete &= rows is not None and not (
-            self._map.word(layout.WORD_UNSEEN) or self._map.word(layout.WORD_NO_SLOT)
-        )
+        words = layout.WORD_UNSEEN, layout.WORD_NO_SLOT
+        is_complete &= rows is not None and not any(self._map.word(word) for word in words)
+        is_complete &= self._map.word(layout.WORD_MOVED) <= moved  # else the rows may be of another moment
         if not 0 < slot <= len(groups):
             slot, number, size = 0, -1, 0
         number = bounds.whole(number, -1, bounds.MAX_COUNT)

@@ -28,29 +28,31 @@ def open_operations(
 ) -> tuple[tuple[OpenOperation, ...], bool]:
     """The operations, and whether that is all of them. `moved`: when a thread last began or ended one, or a wait.
 
-    A wait for all of a group's collectives is one only while some are under way: a callback of the user that sleeps
-    there waits for nobody.
+    A row that torch's record contradicts is of unknown kind, so that nothing follows from it. A wait for all of a
+    group's collectives is one only while some are under way: a callback of the user that sleeps there waits for nobody.
     """
     is_fresh = min(record.counted_at, record.read_at) > moved
     is_complete = is_fresh and record.is_complete
-    left = {(one.slot, one.number): one for one in record.under_way if 0 < one.slot <= groups} if is_fresh else {}
-    is_complete = is_complete and len(left) == len(record.under_way)
+    known = {(one.slot, one.number): one for one in record.under_way if 0 < one.slot <= groups} if is_fresh else {}
+    is_complete = is_complete and len(known) == len(record.under_way)
     found: list[OpenOperation] = []
+    waited: set[tuple[int, int]] = set()
     for row in rows:
         if not 0 < row.slot <= groups or not row.thread:
             is_complete = False
             continue
         if row.flags & layout.OPEN_IS_ALL:
             continue
-        seen = left.pop((row.slot, row.number), None)
+        seen = known.get((row.slot, row.number))
+        waited.add((row.slot, row.number))
         if seen is None and row.flags & layout.OPEN_IS_RECORDED:
-            is_complete = False  # it has ended already, or is another one than the probe takes it for
+            is_complete = False
+            if is_fresh:  # it has ended already, or is another one than the probe takes it for
+                row = row._replace(kind=0, size=0)
         found.append(_of_row(row, seen, record))
-    for row in rows:
-        if row.flags & layout.OPEN_IS_ALL and 0 < row.slot <= groups and row.thread:
-            own = [key for key in left if key[0] == row.slot]
-            found += [_under_way(left.pop(key), row.thread, record) for key in own]
-    found += [_under_way(one, 0, record) for one in left.values()]
+    left = [one for key, one in known.items() if key not in waited]
+    all_of = {row.slot: row.thread for row in rows if row.flags & layout.OPEN_IS_ALL}
+    found += [_under_way(one, all_of.get(one.slot, 0), record) for one in left]
     return tuple(found), is_complete
 
 

@@ -1,14 +1,17 @@
 """Which operation of which group a PyTorch worker is in: the process groups' own methods, counted by group.
 
 All of torch.distributed's functions in Python end in these methods and wait on what they return, however a script
-came by the functions. Nothing is changed in what they do. What starts and ends in C++ is not seen: the buckets of
-DistributedDataParallel, compiled functional collectives.
+came by the functions. Nothing is changed in what they do. What starts and ends in C++ is not seen here (the buckets of
+DistributedDataParallel, compiled functional collectives): `torch_record` has it.
 """
 
 import functools
+import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.agent import probe
@@ -31,7 +34,6 @@ _COLLECTIVES = {
     "barrier": "barrier",
     "broadcast": "broadcast",
     "gather": "gather",
-    "monitored_barrier": "barrier",
     "reduce": "reduce",
     "reduce_scatter": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter",
@@ -42,48 +44,117 @@ _COLLECTIVES = {
 """What a method of a process group is called here. Which of them there are depends on the version of torch."""
 
 
-class _Group:
+_ROOTS = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
+"""By method of a process group: which argument behind the group has the root, or is the root."""
+_AS_GLOO_DOES = {"reduce_scatter": "all_reduce"}
+"""Gloo does the one as the other, and records it so."""
+_BARRIER, _NEW_GROUP = OPERATION_KINDS.index("barrier"), OPERATION_KINDS.index("new_group")
+_NEVER = timedelta(0)
+"""What `Work.wait` has for a timeout where the script gives none."""
+
+
+class _Begun(NamedTuple):
+    """An operation whose Work the script has: as `probe.wait` takes it."""
+
+    kind: int
+    slot: int
+    number: int
+    size: int = 0
+    root: int = -1
+    is_timed: bool = False
+    is_recorded: bool = False
+
+
+class Group:
     """A process group as the probe knows it, and the slots of the messages that its ranks send each other."""
 
-    def __init__(self, group: Any, ranks: list[int]) -> None:
+    def __init__(self, group: Any, ranks: list[int], backends: frozenset[str]) -> None:
         self.ranks = ranks
         self.own = ranks[group.rank()]
-        name = str(group.group_name)
+        self.name = str(group.group_name)
         described = str(getattr(group, "group_desc", ""))
         self.label = {"default_pg": "world", "undefined": "group", "": "group"}.get(described, described)
-        self.ident = crc32(name.encode())
+        self.ident = crc32(self.name.encode())
+        self.backends = backends
+        self.is_gloo = backends == {"ProcessGroupGloo"}
+        self.has_numbers = self.is_gloo or backends == {"ProcessGroupNCCL"}
         self.slot = probe.group(self.label, self.ident, ranks)
-        self.messages: dict[tuple[int, int], int] = {}
+        self.messages: dict[tuple[int, int, int], int] = {}
+        self.from_any = False
+        """Whether a message was received from whoever sent first: no channel's count is all of it then."""
+        self.sent = 0
+        """Messages of this rank, in both directions: gloo's number of a group counts them with the collectives."""
+        self._monitored = 0
 
-    def message(self, source: int, target: int) -> int:
+    def message(self, source: int, target: int, tag: int) -> int:
         """The slot of messages in one direction, given ranks in the group."""
-        slot = self.messages.get((source, target))
+        slot = self.messages.get((source, target, tag))
         if slot is None:
             ends = (self.ranks[source], self.ranks[target])
-            slot = probe.group(f"{self.label}:{ends[0]}>{ends[1]}", self.ident, ends)
-            self.messages[source, target] = slot
+            label = f"{self.label}:{ends[0]}>{ends[1]}" + (f"#{tag}" if tag else "")
+            slot = probe.group(label, self.ident, ends, is_seen=True, is_whole=not self.from_any)
+            self.messages[source, target, tag] = slot
         return slot
 
+    def monitored(self) -> int:
+        """The slot of its monitored barriers, which torch does not record."""
+        if not self._monitored:
+            self._monitored = probe.group(f"{self.label}:monitored", self.ident, self.ranks, is_seen=True)
+        return self._monitored
 
-class _Watch:
+    def begun(self, group: Any) -> int:
+        """Collectives that were begun in it so far, by whomever; -1 where torch does not say."""
+        if not self.has_numbers:
+            return -1
+        number: int = group._get_sequence_number_for_group()
+        return number - self.sent if self.is_gloo else number
+
+    def slots(self) -> list[int]:
+        return [self.slot, self._monitored, *self.messages.values()]
+
+
+class Watch:
+    """Of all process groups of this process."""
+
     def __init__(self, c10d: Any) -> None:
+        self.c10d = c10d
         self._ranks_of: Callable[[Any], list[int]] = c10d.get_process_group_ranks
-        self._groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()
-        self._works: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int]] = weakref.WeakKeyDictionary()
+        self._groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
+        self._works: weakref.WeakKeyDictionary[Any, _Begun] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._new_groups: dict[tuple[int, ...], int] = {}
+        self.leaving = 0
+        """Calls under way that destroy groups: their destructors must run in the thread that dropped them."""
 
-    def known(self, group: Any) -> _Group | None:
+    def known(self, group: Any) -> Group | None:
         found = self._groups.get(group)
         if found is None:
-            try:
-                ranks = self._ranks_of(group)
-                found = _Group(group, list(ranks))
-            except (KeyError, ValueError, RuntimeError):
-                return None  # made behind torch's back, or not of this rank
-            self._groups[group] = found
+            with self._lock:  # to register a group twice restarts its count
+                found = self._groups.get(group)
+                if found is None:
+                    try:
+                        ranks = self._ranks_of(group)
+                        found = Group(group, list(ranks), _backends(group))
+                    except (KeyError, ValueError, RuntimeError):
+                        return None  # made behind torch's back, or not of this rank
+                    self._groups[group] = found
         return found
 
-    def collective(self, method: Callable[..., Any], name: str, kind: int) -> Callable[..., Any]:
-        sized = measure(name)
+    def slot(self, group: Any) -> int:
+        """0 where it has none."""
+        known = self.known(group) if probe.attached() else None
+        return known.slot if known is not None else 0
+
+    def meet(self) -> None:
+        """Register the groups that were made meanwhile."""
+        if probe.attached():
+            for group in list(self.c10d._world.pg_map):
+                self.known(group)
+
+    def collective(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        sized, at = measure(name), _ROOTS.get(name)
+        kind = OPERATION_KINDS.index(_COLLECTIVES[name])
+        by_gloo = OPERATION_KINDS.index(_AS_GLOO_DOES.get(_COLLECTIVES[name], _COLLECTIVES[name]))
 
         @functools.wraps(method)
         def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,30 +162,67 @@ class _Watch:
             if known is None:
                 return method(group, *args, **kwargs)
             size = sized(args) if sized is not None else 0
-            number = probe.begin(kind, known.slot, size)
+            ahead = known.begun(group)
+            number = probe.begin(kind, known.slot, size, ahead)
             work = method(group, *args, **kwargs)
-            return self.noted(work, kind, known.slot, number, size)
+            if known.slot and work is not None:
+                root = _root(args, kwargs, at, known.ranks) if at is not None else -1
+                as_torch_has_it = by_gloo if known.is_gloo else kind
+                self._works[work] = _Begun(as_torch_has_it, known.slot, number, size, root, False, ahead >= 0)
+            return work
 
         return watched
 
     def message(self, method: Callable[..., Any], kind: int, is_send: bool) -> Callable[..., Any]:
         @functools.wraps(method)
-        def watched(group: Any, tensors: Any, peer: int, *args: Any, **kwargs: Any) -> Any:
+        def watched(group: Any, tensors: Any, peer: int, tag: int = 0, *args: Any, **kwargs: Any) -> Any:
             known = self.known(group) if probe.attached() else None
             if known is None:
-                return method(group, tensors, peer, *args, **kwargs)
+                return method(group, tensors, peer, tag, *args, **kwargs)
             own = group.rank()
-            slot = known.message(own, peer) if is_send else known.message(peer, own)
+            slot = known.message(own, peer, tag) if is_send else known.message(peer, own, tag)
             number = probe.begin(kind, slot)
-            work = method(group, tensors, peer, *args, **kwargs)
-            return self.noted(work, kind, slot, number)
+            work = method(group, tensors, peer, tag, *args, **kwargs)
+            known.sent += 1
+            if slot and work is not None:
+                self._works[work] = _Begun(kind, slot, number)
+            return work
 
         return watched
 
-    def noted(self, work: Any, kind: int, slot: int, number: int, size: int = 0) -> Any:
-        if slot and work is not None:
-            self._works[work] = (kind, slot, number, size)
-        return work
+    def from_any(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Which message this takes is not known before it has come: an operation of which nothing can be concluded."""
+
+        @functools.wraps(method)
+        def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
+            known = self.known(group) if probe.attached() else None
+            if known is None:
+                return method(group, *args, **kwargs)
+            if not known.from_any:
+                known.from_any = True
+                probe.counts_in_part([slot for slot in known.messages.values() if slot])
+            work = method(group, *args, **kwargs)
+            known.sent += 1
+            if known.slot and work is not None:
+                self._works[work] = _Begun(0, known.slot, 0)
+            return work
+
+        return watched
+
+    def monitored(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A barrier that blocks in the call, and is not recorded by torch."""
+
+        @functools.wraps(method)
+        def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
+            known = self.known(group) if probe.attached() else None
+            if known is None:
+                return method(group, *args, **kwargs)
+            number = probe.begin(_BARRIER, slot := known.monitored())
+            given = args[0] if args else kwargs.get("timeout")
+            with probe.wait(_BARRIER, slot, number, is_timed=self._is_short(given)):
+                return method(group, *args, **kwargs)
+
+        return watched
 
     def wait(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -122,20 +230,67 @@ class _Watch:
             begun = self._works.get(work)
             if begun is None:
                 return method(work, *args, **kwargs)
+            if (args or kwargs) and self._is_short(args[0] if args else kwargs.get("timeout")):
+                begun = begun._replace(is_timed=True)
             with probe.wait(*begun):
                 return method(work, *args, **kwargs)
 
         return watched
 
+    def making_group(self, args: Sequence[Any], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
+        """The operation of `new_group`, given its arguments: its members connect to each other, and who is none returns
+        at once. With TORCH_DIST_INIT_BARRIER=1 all ranks of the job meet in it."""
+        nothing = probe.wait(0, 0, -1)
+        try:
+            default = self.known(self.c10d._get_default_group()) if probe.attached() else None
+            given = args[0] if args else kwargs.get("ranks")
+            members = everyone = tuple(default.ranks) if default is not None else ()
+            is_local = args[4] if len(args) > 4 else kwargs.get("use_local_synchronization")
+            if given is not None and (is_local or not self.c10d._is_barrier_after_init()):
+                members = tuple(sorted(given))
+        except (AttributeError, TypeError, ValueError, RuntimeError):  # no group yet, or what is no list of ranks
+            return nothing
+        if default is None or default.own not in members:
+            return nothing
+        slot = self._new_groups.get(members)
+        if slot is None:
+            ident = default.ident if members == everyone else crc32(repr(members).encode())
+            slot = self._new_groups[members] = probe.group("world:new_group", ident, members, is_seen=True)
+        number = probe.begin(_NEW_GROUP, slot)
+        timeout = args[1] if len(args) > 1 else kwargs.get("timeout")
+        return probe.wait(_NEW_GROUP, slot, number, is_timed=self._is_short(timeout))
 
-def install(torch: Any) -> None:
+    def _is_short(self, given: Any) -> bool:
+        """Whether a timeout that the script gave is shorter than torch's default."""
+        return isinstance(given, timedelta) and _NEVER < given < self.c10d.default_pg_timeout
+
+
+def _backends(group: Any) -> frozenset[str]:
+    """The classes of its backends; empty where torch does not say."""
+    try:
+        return frozenset(type(group._get_backend(device)).__name__ for device in group._device_types)
+    except (AttributeError, RuntimeError):
+        return frozenset()
+
+
+def _root(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, ranks: list[int]) -> int:
+    """The rank of the job that is the root; -1 where it is not found."""
+    given = args[at] if len(args) > at else kwargs.get("opts", kwargs.get("root"))
+    root = getattr(given, "rootRank", given)
+    return ranks[root] if isinstance(root, int) and 0 <= root < len(ranks) else -1
+
+
+def install(torch: Any) -> Watch:
     """Watch all process groups of this process. Called once."""
     c10d = torch.distributed.distributed_c10d
-    watch = _Watch(c10d)
+    watch = Watch(c10d)
     groups, works = c10d.ProcessGroup, c10d.Work
-    for name, kind in _COLLECTIVES.items():
+    for name in _COLLECTIVES:
         if (method := getattr(groups, name, None)) is not None:
-            setattr(groups, name, watch.collective(method, name, OPERATION_KINDS.index(kind)))
+            setattr(groups, name, watch.collective(method, name))
     groups.send = watch.message(groups.send, OPERATION_KINDS.index("send"), is_send=True)
     groups.recv = watch.message(groups.recv, OPERATION_KINDS.index("recv"), is_send=False)
+    groups.recv_anysource = watch.from_any(groups.recv_anysource)
+    groups.monitored_barrier = watch.monitored(groups.monitored_barrier)
     works.wait = watch.wait(works.wait)
+    return watch

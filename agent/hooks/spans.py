@@ -8,12 +8,13 @@ for the others, what came before is the rank's own.
 import gc
 import threading
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from holdfast.agent import probe
 
 WAIT = "ddp:all_reduce"
+BACKWARD = "ddp:backward"
 LOAD = "load"
 GARBAGE_NS = 200_000
 """Collections that take less are not worth a span."""
@@ -28,16 +29,21 @@ class StepTimes:
         self._own: tuple[int, int, int] | None = None
         self._collecting = 0
         self._reduced = 0
+        self._slots: set[int] = set()
+        self._waits = ExitStack()
 
     def forward(self) -> None:
+        self._waits.close()  # of a backward that raised
+        self._slots.clear()
         self._began = _moment()
 
     def forward_done(self) -> None:
         _record("forward", self._began)
         self._began = None
 
-    def backward(self) -> None:
-        """In a hook of the model's output, so inside of autograd's engine."""
+    def backward(self, slot: int = 0) -> None:
+        """In a hook of the model's output, so inside of autograd's engine. `slot`: of the group that reduces."""
+        self._slots.add(slot)
         if self._began is None:
             self._began = _moment()
             self._queue(self._backward_computed)
@@ -45,15 +51,23 @@ class StepTimes:
     def _backward_computed(self) -> None:
         _record("backward", self._began)
         self._own, self._began = _moment(), None
+        self._waits.close()
+        for slot in self._slots:
+            self._waits.enter_context(probe.wait_for_all(slot))
+        self._slots.clear()
         self._queue(self._backward_done)
 
     def _backward_done(self) -> None:
+        self._waits.close()
+        probe.leave(BACKWARD)
         if self._own is not None:
             self._reduced += 1
             probe.record(WAIT, self._own[0], time.monotonic_ns(), group="world", seq=self._reduced)
             self._own = None
 
     def optimizer(self) -> None:
+        self._waits.close()
+        self._slots.clear()
         self._began = _moment()
 
     def optimizer_done(self) -> None:

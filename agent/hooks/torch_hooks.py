@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.agent import probe
 from holdfast.agent.hooks import finite as torch_finite
-from holdfast.agent.hooks import global_steps, import_times, imports, saves
+from holdfast.agent.hooks import global_steps, import_times, imports, saves, torch_record
 from holdfast.agent.hooks import groups as torch_groups
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.wire.types import Phase
@@ -35,7 +35,6 @@ COLLECTIVES: tuple[str, ...] = (
     "gather",
     "gather_object",
     "monitored_barrier",
-    "new_group",
     "recv",
     "recv_object_list",
     "reduce",
@@ -49,14 +48,18 @@ COLLECTIVES: tuple[str, ...] = (
 """What blocks (or at least is handed over) in the calling thread; `torch_groups` sees the wait for the others."""
 
 _TOGETHER = frozenset(COLLECTIVES) - {
-    "batch_isend_irecv", "new_group", "recv", "recv_object_list", "send", "send_object_list",
+    "batch_isend_irecv", "recv", "recv_object_list", "send", "send_object_list",
 }  # fmt: skip
 """Those that all ranks of a group do."""
+
+_WAIT_INSIDE = ("_broadcast_coalesced", "_verify_params_across_processes")
+"""Functions of DistributedDataParallel that wait in C++, their first argument the group."""
 
 _destroyed: list[Any] = []
 """Process groups that the script has destroyed."""
 _installed = False
 _times: torch_spans.StepTimes | None = None
+_groups: torch_groups.Watch | None = None
 
 
 def install_when_imported() -> None:
@@ -157,19 +160,49 @@ def _watch_loaders() -> None:
 
 
 def _watch_collectives(torch: Any) -> None:
+    global _groups
     c10d = torch.distributed.distributed_c10d
+    _groups = watch = torch_groups.install(torch)
     for name in COLLECTIVES:
         if (function := getattr(c10d, name, None)) is not None:
             _replace(torch, name, _named(function, name))
-    _replace(torch, "init_process_group", _setup(c10d.init_process_group))
-    _replace(torch, "destroy_process_group", _teardown(c10d.destroy_process_group))
-    torch_groups.install(torch)
+    _replace(torch, "new_group", _making(c10d.new_group, watch))
+    _replace(torch, "init_process_group", _setup(c10d.init_process_group, watch))
+    _replace(torch, "destroy_process_group", _teardown(c10d.destroy_process_group, watch))
+    for name in _WAIT_INSIDE:
+        if (function := getattr(torch.distributed, name, None)) is not None:
+            setattr(torch.distributed, name, _waiting(function, watch))
+    probe.record_with(torch_record.Recorder(torch, watch).look)
 
 
 def _replace(torch: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    for module in (torch.distributed.distributed_c10d, torch.distributed):
+    meshes = sys.modules.get("torch.distributed.device_mesh")  # which has its own names for some of them
+    for module in (torch.distributed.distributed_c10d, torch.distributed, meshes):
         if hasattr(module, name):
             setattr(module, name, wrapper)
+
+
+def _making(function: Callable[..., Any], watch: torch_groups.Watch) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with probe.operation("new_group"):
+            with watch.making_group(args, kwargs):
+                made = function(*args, **kwargs)
+            watch.meet()
+            return made
+
+    return watched
+
+
+def _waiting(function: Callable[..., Any], watch: torch_groups.Watch) -> Callable[..., Any]:
+    """A function that begins collectives of a group in C++ and waits for them there."""
+
+    @functools.wraps(function)
+    def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
+        with probe.wait_for_all(watch.slot(group)):
+            return function(group, *args, **kwargs)
+
+    return watched
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -189,18 +222,20 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return watched
 
 
-def _setup(function: Callable[..., Any]) -> Callable[..., Any]:
+def _setup(function: Callable[..., Any], watch: torch_groups.Watch) -> Callable[..., Any]:
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
         if not probe.stepped():
             probe.observed_phase(Phase.SETUP)
         with probe.operation("init_process_group"):
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
+            watch.meet()
+            return made
 
     return watched
 
 
-def _teardown(function: Callable[..., Any]) -> Callable[..., Any]:
+def _teardown(function: Callable[..., Any], watch: torch_groups.Watch) -> Callable[..., Any]:
     """No steps are expected any more. What is destroyed is kept until the process ends, or the next time.
 
     torch 2.13's destructor of a gloo group takes a mutex that it may never get, with the interpreter lock held: seen in
@@ -214,8 +249,12 @@ def _teardown(function: Callable[..., Any]) -> Callable[..., Any]:
         if (args[0] if args else kwargs.get("group")) is None:
             probe.observed_phase(Phase.DONE)
             _destroyed[:] = list(getattr(world, "pg_map", ()))
-        with probe.operation("destroy_process_group"):
-            return function(*args, **kwargs)
+        watch.leaving += 1
+        try:
+            with probe.operation("destroy_process_group"):
+                return function(*args, **kwargs)
+        finally:
+            watch.leaving -= 1
 
     return watched
 
@@ -251,16 +290,29 @@ def _ddp_forward_done(module: Any, args: object, output: object) -> None:
     probe.operation("")
     if _times is not None:
         _times.forward_done()
+    slot = _groups.slot(group) if _groups is not None and (group := getattr(module, "process_group", None)) else 0
     for tensor in _tensors(output):
         if tensor.requires_grad:
-            tensor.register_hook(_ddp_backward)
+            tensor.register_hook(functools.partial(_ddp_backward, slot))
             return
 
 
-def _ddp_backward(gradient: object) -> None:
-    probe.operation("ddp:backward")
+def _ddp_backward(slot: int, gradient: object) -> None:
+    """`slot`: of the group in which the module reduces its gradients. On a GPU a thread of autograd's calls this."""
+    thread = threading.get_ident()
+    if thread == threading.main_thread().ident:
+        probe.operation(torch_spans.BACKWARD)
+    elif _is_of_engine(thread):
+        probe.place(torch_spans.BACKWARD)
+        probe.others_begin(slot)
     if _times is not None:
-        _times.backward()
+        _times.backward(slot)
+
+
+def _is_of_engine(thread: int) -> bool:
+    """Whether it was started in C++: it works for the thread that waits in `backward`."""
+    known = threading._active.get(thread)  # type: ignore[attr-defined]  # `enumerate` would make it an object, and lock
+    return known is None or isinstance(known, threading._DummyThread)
 
 
 def _compiling() -> bool:

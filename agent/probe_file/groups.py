@@ -2,6 +2,7 @@
 
 import mmap
 import struct
+import threading
 from collections.abc import Sequence
 
 from holdfast.agent.probe_file import layout
@@ -23,14 +24,20 @@ class GroupTable:
         self._map, self._words = buffer, words
         self._slots: dict[bytes, int] = {}
         self._sizes = [0] * layout.GROUPS
+        self._lock = threading.Lock()  # the liveness thread registers groups that were made behind the hooks' back
 
     def clear(self) -> None:
         """Forget what another process left in the file."""
-        size = layout.GROUPS * layout.GROUP_STRIDE
-        self._map[layout.AT_GROUPS : layout.AT_GROUPS + size] = bytes(size)
+        size = layout.AT_OPEN - layout.AT_GROUPS
+        self._map[layout.AT_GROUPS : layout.AT_OPEN] = bytes(size)
+        self._words[layout.WORD_NO_SLOT] = 0
 
-    def register(self, label: str, ident: int, members: Sequence[int]) -> int:
-        """The slot of a group, its count at 0; slot 0 when the table is full."""
+    def register(self, label: str, ident: int, members: Sequence[int], counted: int = layout.COUNTED_BY_TORCH) -> int:
+        """The slot of a group, its count at 0; slot 0 when the table is full. `counted`: one of `layout.COUNTED_*`."""
+        with self._lock:
+            return self._register(label, ident, members, counted)
+
+    def _register(self, label: str, ident: int, members: Sequence[int], counted: int) -> int:
         text = rank_sets.compact(members).encode()
         payload = layout.GROUP.pack(
             ident & 0xFFFFFFFF,
@@ -41,8 +48,10 @@ class GroupTable:
         if slot is None:
             slot = len(self._slots) + 1
             if slot >= layout.GROUPS:
+                self._words[layout.WORD_NO_SLOT] = 1
                 return 0
             self._slots[payload] = slot
+            self._map[layout.AT_COUNTED + slot] = counted
             at = layout.AT_GROUPS + slot * layout.GROUP_STRIDE + 8
             self._map[at : at + 8 + layout.GROUP.size] = layout.seal(payload)
         self._words[_FIRST_WORD + slot * _WORDS] = 0
@@ -58,14 +67,24 @@ class GroupTable:
             self._write_sizes(slot, ((self._sizes[slot] * _PRIME) ^ size) & 0xFFFFFFFF)
         return number
 
+    def count_in_part(self, slot: int) -> None:
+        """From now on the probe does not see all of the group's operations."""
+        self._map[layout.AT_COUNTED + slot] = layout.COUNTED_IN_PART
+
+    def by_other(self, slot: int) -> None:
+        """A thread other than the main one has begun an operation in the group."""
+        self._map[layout.AT_BY_OTHERS + slot] = 1
+
     def _write_sizes(self, slot: int, value: int) -> None:
         self._sizes[slot] = value
         _pack_sizes(self._map, layout.AT_GROUPS + slot * layout.GROUP_STRIDE + layout.AT_GROUP_SIZES, value)
 
 
 def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
-    """The agent's side: all groups by slot, from slot 1 on."""
+    """The agent's side: all groups by slot, from slot 1 on, with the probe's counts."""
     found = []
+    others = buffer[layout.AT_BY_OTHERS : layout.AT_BY_OTHERS + layout.GROUPS]
+    counted = buffer[layout.AT_COUNTED : layout.AT_COUNTED + layout.GROUPS]
     raw = buffer[layout.AT_GROUPS : layout.AT_GROUPS + layout.GROUPS * layout.GROUP_STRIDE]
     for at in range(layout.GROUP_STRIDE, len(raw), layout.GROUP_STRIDE):
         payload = layout.unsealed(raw[at + 8 : at + 8 + layout.SEAL.size + layout.GROUP.size])
@@ -75,5 +94,7 @@ def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
         text, ranks = (part.rstrip(b"\0").decode("utf-8", "replace") for part in (label, members))
         begun = bounds.whole(int.from_bytes(raw[at : at + 8], "little", signed=True), 0, bounds.MAX_COUNT)
         sizes = int.from_bytes(raw[at + layout.AT_GROUP_SIZES : at + layout.GROUP_STRIDE], "little")
-        found.append(GroupCount(text, ident, ranks, begun, sizes))
+        slot = at // layout.GROUP_STRIDE
+        is_exact = counted[slot] == layout.COUNTED_HERE
+        found.append(GroupCount(text, ident, ranks, begun, sizes, is_exact, bool(others[slot])))
     return found

@@ -37,7 +37,7 @@ STACKS_SUFFIX = ".stacks"
 """Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
-MAGIC = b"HFPROBE4"
+MAGIC = b"HFPROBE5"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -50,20 +50,23 @@ WORD_SPANS = 12
 WORD_NAMES = 13
 WORD_REQUEST = 14  # a checkpoint is requested now
 WORD_COUNTED = 24  # 1: the steps are counted by a hook, and the program numbers none
-WORD_HANDED = 15  # number of the operation record whose transfer was handed over and is waited for
+WORD_HANDED = 15  # number of the operation record whose transfer is waited for; negative: that wait has ended
 WORD_EVENTS = 25  # events that timers recorded in a GPU's streams
 WORD_EVENTS_DONE = 26  # those of them that the GPU has passed
 WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not the worker's own doing
+WORD_MOVED = 17  # when any thread last began an operation, began to wait for one, or ended that wait
+WORD_UNSEEN = 18  # threads that wait for an operation and found no row for it
+WORD_NO_SLOT = 19  # 1: a group did not fit into the table, and what is done in it is not seen
 
 STATE = struct.Struct("<qqqdqq")
 """step, phase index, progress_ns, loss, tokens so far, attached_ns."""
 OPERATION_NAME = 56
 OPERATION = struct.Struct(f"<qqqqhhi{OPERATION_NAME}s")
 """since_ns (0: none), changed_ns, number of the record, sequence number in its group (-1: none);
-slot of the group (0: none), kind (as OPERATION_KINDS), size (operation_size, 0: unknown); name."""
+slot of the group (0: none), kind (as OPERATION_KINDS), size (operation_size, 0: unknown); name. Of the main thread."""
 OPERATION_KINDS: tuple[str, ...] = (
     "", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
-    "scatter", "send",
+    "scatter", "send", "new_group",
 )  # fmt: skip
 """What processes do together, by number: append only."""
 GROUP_LABEL = 28
@@ -97,7 +100,32 @@ GROUP_STRIDE = 192
 order (0 where an older worker does not write them). Slot 0 stays empty."""
 AT_GROUP_SIZES = GROUP_STRIDE - 4
 GROUPS = 64
-SIZE = -(-(AT_GROUPS + GROUPS * GROUP_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
+AT_BY_OTHERS = AT_GROUPS + GROUPS * GROUP_STRIDE
+"""A byte for each slot: not 0 if a thread other than the main one has begun an operation in the group."""
+AT_COUNTED = AT_BY_OTHERS + GROUPS
+"""A byte for each slot: one of `COUNTED_*`."""
+COUNTED_BY_TORCH, COUNTED_HERE, COUNTED_IN_PART = 0, 1, 2
+"""Whose count of the group's operations is exact: torch's, the probe's, or neither."""
+
+OPEN = struct.Struct("<qqiiihhh")
+"""An operation that a thread waits for: since_ns, number; thread (the kernel's id), size, root; slot, kind, flags."""
+OPEN_IS_TIMED, OPEN_IS_ALL, OPEN_IS_RECORDED = 1, 2, 4
+"""Flags: its timeout is shorter than torch's default; the thread waits for all collectives of the group; torch records
+this one, too."""
+AT_OPEN = AT_COUNTED + GROUPS
+OPEN_STRIDE, OPEN_ROWS = 64, 16
+
+RECORD_HEAD = struct.Struct(f"<qqQHH4x{GROUPS}q")
+"""torch's own record: when the numbers were read, when the collectives under way were read, mask of the slots whose
+timeout is shorter than torch's default, flags, collectives under way; by slot, how many collectives were begun (-1:
+not known)."""
+RECORD_ROW = struct.Struct("<qihh")
+"""A collective under way: number, size, slot, kind."""
+RECORD_IS_COMPLETE = 1
+RECORD_ROWS = 32
+AT_RECORD = AT_OPEN + OPEN_ROWS * OPEN_STRIDE
+RECORD_BYTES = RECORD_HEAD.size + RECORD_ROWS * RECORD_ROW.size
+SIZE = -(-(AT_RECORD + SEAL.size + RECORD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop", "slow")
 """What the control word's low byte can ask for, by its value: append only."""

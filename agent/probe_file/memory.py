@@ -5,12 +5,13 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.groups import GroupTable
+from holdfast.agent.probe_file.open_rows import OpenTable
 from holdfast.agent.probe_file.thread_clock import ThreadClock
 from holdfast.base import bounds
 from holdfast.wire.span_rows import THREAD
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # what breaks a process, or times a GPU, needs modules that o
 
 TICK_S = 0.1
 """How often the liveness thread writes the time."""
+STILL_NS = 200_000_000
+"""Without a move of any thread for so long, the liveness thread looks into torch's own record."""
 
 PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(PHASES)}
 TRAIN = PHASE_INDEX[Phase.TRAIN]
@@ -38,6 +41,7 @@ _pack_operation = layout.OPERATION.pack
 _pack_step = layout.STEP.pack
 _pack_span = layout.SPAN.pack
 _AT_SPANS, _SPANS, _RECORD, _WORD_SPANS = layout.AT_SPANS, layout.SPANS, layout.RECORD, layout.WORD_SPANS
+_WORD_MOVED = layout.WORD_MOVED
 
 
 _MAX_STEP, _MAX_TOKENS = bounds.MAX_STEP, bounds.MAX_TOKENS
@@ -68,9 +72,13 @@ class Memory:
         self.loss = math.nan
         self.tokens = 0
         self.attached = self.progress = self.clock = now
-        self.operation = _NOTHING
+        self.operation = _NOTHING  # of the main thread
         self.numbered = 0  # operation records written
         self.groups = GroupTable(self.map, self.words)
+        self.open = OpenTable(self.map, self.words)
+        self.main = threading.main_thread().ident or 0
+        self.recorder: Callable[[Memory, int], None] | None = None
+        """Writes torch's own record, given this and the time; never raises and never waits."""
         self.ambush: Ambush | None = None
         self.names: dict[str, bytes] = {}
         self.kinds: dict[str, int] = {}
@@ -105,7 +113,10 @@ class Memory:
         self.words[layout.WORD_INJECT] = 0
         self.words[layout.WORD_COUNTED] = 0
         self.words[layout.WORD_EVENTS] = self.words[layout.WORD_EVENTS_DONE] = 0
+        self.words[layout.WORD_MOVED] = 0
         self.groups.clear()
+        self.open.clear()
+        self.map[layout.AT_RECORD : layout.AT_RECORD + 8] = bytes(8)
         self.words[layout.WORD_PID] = os.getpid()
         self.write_state()
         threading.Thread(target=self.tick, name="holdfast-tick", daemon=True).start()
@@ -114,7 +125,9 @@ class Memory:
         words, at, sleep = self.words, layout.WORD_TICK, time.sleep
         words[layout.WORD_TICK_THREAD] = threading.get_native_id()
         while True:
-            words[at] = _monotonic_ns()
+            words[at] = now = _monotonic_ns()
+            if (recorder := self.recorder) is not None and now - words[layout.WORD_MOVED] >= STILL_NS:
+                recorder(self, now)
             sleep(TICK_S)
 
     def write_state(self) -> None:
@@ -133,7 +146,8 @@ class Memory:
         self.operation = operation
         since, name, group, kind, number, size = operation
         self.numbered += 1
-        payload = _pack_operation(since, _monotonic_ns(), self.numbered, number, group, kind, size, name)
+        self.words[_WORD_MOVED] = now = _monotonic_ns()
+        payload = _pack_operation(since, now, self.numbered, number, group, kind, size, name)
         at = layout.AT_OPERATION
         self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
 

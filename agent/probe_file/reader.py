@@ -16,9 +16,13 @@ from typing import Generic, NamedTuple, TypeVar
 from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.file import ProbeFile
 from holdfast.agent.probe_file.groups import read_groups
+from holdfast.agent.probe_file.open_rows import read_open
+from holdfast.agent.probe_file.standing import exact_groups, kind_name, open_operations
+from holdfast.agent.probe_file.torch_record import TorchRecord, understand
 from holdfast.base import bounds
 from holdfast.base.errors import UsageError
 from holdfast.wire import span_rows
+from holdfast.wire.standing import Standing
 from holdfast.wire.types import PHASES, Meters, PendingCollective, Phase, StepRecord, WorkerSample
 
 _WORD = struct.Struct("<q")
@@ -140,6 +144,7 @@ class ProbeReader:
         self._state = _Block(layout.AT_STATE, layout.STATE.size, layout.STATE.unpack)
         self._operation = _Block(layout.AT_OPERATION, layout.OPERATION.size, _operation)
         self._mesh = _Block(layout.AT_MESH, layout.MESH.size, _mesh)
+        self._record_block = _Block(layout.AT_RECORD, layout.RECORD_BYTES, understand)
         self._meters = _Block(layout.AT_METERS, layout.METERS.size, _meters)
         self._names: tuple[bytes, tuple[str, ...]] = (b"", ())
         self.events = (0, 0)
@@ -162,15 +167,19 @@ class ProbeReader:
         if state is None:
             return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid, job=self.job)
         step, phase, progress, loss, tokens, _ = state
-        operation, operation_age, still_age, standing = "", math.nan, math.nan, None
+        operation, operation_age, still_age = "", math.nan, math.nan
+        pending = standing = None
         if (last := self._operation.read(self._map, head)) is not None:
             since, changed, record, number, slot, kind, size, name = last
-            still_age = _age(now_ns, changed)
+            moved = max(changed, _word(head, layout.WORD_MOVED))
+            still_age = _age(now_ns, moved)
             if since:
                 operation, operation_age = name, _age(now_ns, since)
             if still_age > STANDS:
-                is_handed = _word(head, layout.WORD_HANDED) == record
-                standing = self._pending(kind, slot, number, is_handed, size)
+                handed = _word(head, layout.WORD_HANDED)
+                if handed == -record:  # it has ended, and its place has not
+                    kind, slot, number, size = 0, 0, -1, 0
+                pending, standing = self._standing(kind, slot, number, handed == record, size, moved)
         meters = None
         if step != self._metered:
             self._metered = step
@@ -201,7 +210,8 @@ class ProbeReader:
             sizes=sizes,
             meters=meters,
             still_age=still_age,
-            pending=standing,
+            pending=pending,
+            standing=standing,
             job=self.job,
         )
 
@@ -295,13 +305,22 @@ class ProbeReader:
             self._stat = None
         self._map.close()
 
-    def _pending(self, kind: int, slot: int, number: int, is_handed: bool, size: int) -> PendingCollective:
-        groups = read_groups(self._map)
+    def _standing(
+        self, kind: int, slot: int, number: int, is_handed: bool, size: int, moved: int
+    ) -> tuple[PendingCollective, Standing]:
+        """The main thread's operation, and those of all threads."""
+        record = self._record_block.read(self._map) or TorchRecord()
+        groups = exact_groups(read_groups(self._map), record, moved)
+        rows = read_open(self._map)
+        found, is_complete = open_operations(rows or (), record, moved, len(groups))
+        words = layout.WORD_UNSEEN, layout.WORD_NO_SLOT
+        is_complete &= rows is not None and not any(self._map.word(word) for word in words)
+        is_complete &= self._map.word(layout.WORD_MOVED) <= moved  # else the rows may be of another moment
         if not 0 < slot <= len(groups):
             slot, number, size = 0, -1, 0
         number = bounds.whole(number, -1, bounds.MAX_COUNT)
-        name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
-        return PendingCollective(name, slot - 1, number, is_handed, tuple(groups), max(size, 0))
+        pending = PendingCollective(kind_name(kind), slot - 1, number, is_handed, groups, max(size, 0))
+        return pending, Standing(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete)
 
     def _records(self) -> Iterator[_Step]:
         """The unread records, while `_next` is moved on; those that the writer has counted all at once."""

@@ -1,0 +1,252 @@
+"""torch's own record of its collectives, read while the worker stands: those begun in C++ are in it, too.
+
+The Flight Recorder has which collectives are under way, and each group's number how many were begun, whoever began
+them. Both are read in the liveness thread, without the interpreter lock where it takes long: 2,000 entries, as many as
+there are after some minutes of training, are a text of 1 MB, for which torch needs some 40 ms.
+"""
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.agent.hooks.groups import Group, Watch
+from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file.memory import Memory
+from holdfast.agent.probe_file.torch_record import write_record
+from holdfast.wire.operation_size import TYPES, pack
+
+_SPARING = 20
+"""Of the time that a look takes, at least so many times pass until the next one, while something is under way."""
+_AGAIN_NS = 500_000_000
+"""And at least this."""
+_RUNS = 0.3
+"""Of the time between two ticks: a main thread that computes for so much stands nowhere, and no record is needed."""
+_PATIENCE_NS = 2_000_000_000
+"""A thread that spins while it waits for its GPU looks the same: after so long a look is made in any case."""
+_OTHER_TRANSPORTS = ("horovod.torch", "mpi4py.MPI", "oneccl_bindings_for_pytorch", "torch_ucc")
+"""Modules with which ranks wait for each other unseen."""
+_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_TYPES = {
+    "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Double": "float64", "Long": "int64", "Int": "int32",
+    "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}  # fmt: skip
+"""torch's names of element types in C++, by those in Python."""
+_SIDES = {
+    "all_reduce": "input",
+    "broadcast": "input",
+    "reduce": "input",
+    "all_gather": "output",
+    "reduce_scatter": "input",
+}
+"""By kind, which tensors are together of the same size on all ranks: as `sizes` has it."""
+_THREAD = re.compile(r'"process_group":\["((?:[^"\\]|\\.)*)".*?"thread_id":"(\d+)"', re.DOTALL)
+_UNRETIRED, _OPENS, _THREADS = '"retired":false', "{", '"thread_id":"'
+
+
+class Recorder:
+    def __init__(self, torch: Any, watch: Watch) -> None:
+        self._torch, self._watch = torch, watch
+        self._dump = dumper(torch)
+        self._main = threading.main_thread().ident or 0
+        self._seen: tuple[tuple[int, ...], int] = ((), -1)  # numbers and last move at the last look
+        self._read_at = self._took = 0
+        self._under_way: list[tuple[int, int, int, int]] = []
+        self._is_whole = False
+        self._newest: dict[int, int] = {}  # by slot: the newest collective that was recorded
+        self._others: set[tuple[str, str]] = set()
+        self._cpu = (0, 0)
+        self._runs = False
+
+    def look(self, live: Memory, now: int) -> None:
+        """As `Memory.recorder`: while no thread moves."""
+        try:
+            self._look(live, now)
+        except Exception:  # another torch, or a group that is just being taken down: the block stays as it is, and ages
+            self._seen = ((), -1)
+
+    def _look(self, live: Memory, now: int) -> None:
+        if self._watch.leaving:
+            return
+        self._runs = self._main_runs(now)
+        groups, numbers, timed = self._groups()
+        moved = live.words[layout.WORD_MOVED]
+        if self._seen[0] and self._seen[0] != tuple(numbers) and self._seen[1] == moved:
+            live.words[layout.WORD_MOVED] = moved = now  # collectives that no hook sees go on
+            self._seen = (tuple(numbers), moved)
+            return
+        has_changed = self._seen != (tuple(numbers), moved)
+        self._seen = (tuple(numbers), moved)
+        if self._is_due(has_changed, now, moved):
+            self._read(live, groups, any(numbers[slot] > 0 for slot in range(1, layout.GROUPS)))
+        exact = [self._exact(slot, number, groups) for slot, number in enumerate(numbers)]
+        is_complete = self._is_whole and self._is_alone()
+        if live.words[layout.WORD_MOVED] == moved:
+            write_record(live.map, now, self._read_at, timed, is_complete, exact, self._under_way)
+
+    def _groups(self) -> tuple[dict[str, Group], list[int], int]:
+        """All groups by name; by slot, how many collectives were begun; mask of the slots with a short timeout."""
+        watch, c10d = self._watch, self._watch.c10d
+        groups: dict[str, Group] = {}
+        numbers, timed = [-1] * layout.GROUPS, 0
+        for group in list(c10d._world.pg_map):
+            known = watch.known(group)
+            if known is None or not known.slot:
+                continue
+            groups[known.name] = known
+            numbers[known.slot] = known.begun(group)
+            if _is_short(group, c10d):
+                for slot in known.slots():
+                    timed |= 1 << slot
+        return groups, numbers, timed & ~1
+
+    def _is_due(self, has_changed: bool, now: int, moved: int) -> bool:
+        if self._runs and now - moved < _PATIENCE_NS:
+            return False
+        if has_changed or self._read_at <= moved:
+            return now >= self._read_at + self._took * _SPARING // 2
+        return bool(self._under_way) and now >= self._read_at + max(_AGAIN_NS, self._took * _SPARING)
+
+    def _main_runs(self, now: int) -> bool:
+        used = time.clock_gettime_ns(time.pthread_getcpuclockid(self._main))
+        (then, before), self._cpu = self._cpu, (now, used)
+        return used - before > _RUNS * (now - then)
+
+    def _exact(self, slot: int, number: int, groups: dict[str, Group]) -> int:
+        """A number that is the same on all ranks: gloo's counts messages, so torch's record must confirm what is left
+        without them."""
+        known = next((one for one in groups.values() if one.slot == slot), None)
+        if known is None or number < 0 or not known.is_gloo or not known.sent:
+            return number
+        return number if self._newest.get(slot, 0) == number else -1
+
+    def _is_alone(self) -> bool:
+        """Whether nothing else is loaded with which ranks may wait for each other."""
+        if any(name in sys.modules for name in _OTHER_TRANSPORTS):
+            return False
+        rpc = sys.modules.get("torch.distributed.rpc.api")
+        return rpc is None or not rpc._is_current_rpc_agent_set()
+
+    def _read(self, live: Memory, groups: dict[str, Group], has_any: bool) -> None:
+        """`has_any`: some collective was begun, so there must be one in the record."""
+        began = time.monotonic_ns()
+        self._is_whole = not groups or self._dump is not None
+        text = self._dump() if self._dump is not None and groups else ""
+        if has_any and '"entries"' not in text:
+            self._is_whole = False  # it is turned off
+        if not all(known.is_gloo for known in groups.values()) or len(groups) != len(self._watch.c10d._world.pg_map):
+            self._is_whole = False
+        slots = {name: known.slot for name, known in groups.items()}
+        under_way = []
+        for entry in unretired(text):
+            slot = slots.get(entry["process_group"][0], 0)
+            if not slot:
+                self._is_whole = False
+                continue
+            kind, size = kind_and_size(entry)
+            under_way.append((int(entry["collective_seq_id"]) - 1, size, slot, kind))
+        self._newest = newest(text, slots)
+        self._note_others(live, text, slots)
+        self._under_way = under_way
+        self._read_at = began
+        self._took = time.monotonic_ns() - began
+
+    def _note_others(self, live: Memory, text: str, slots: dict[str, int]) -> None:
+        """Groups in which another thread than the main one has begun something, among those that are recorded."""
+        if text.count(_THREADS) == text.count(f'{_THREADS}{self._main}"'):
+            return
+        for name, thread in set(_THREAD.findall(text)) - self._others:
+            self._others.add((name, thread))
+            if thread != str(self._main) and (slot := slots.get(name, 0)):
+                live.groups.by_other(slot)
+
+
+def dumper(torch: Any) -> Callable[[], str] | None:
+    """What gives the Flight Recorder's text; None where there is none, or it records nothing."""
+    if any(os.environ.get(name) == "0" for name in _SIZES):
+        return None
+    core = torch._C._distributed_c10d
+    try:
+        handler = core._get_handler("fr_trace_json")  # releases the interpreter lock, which the other one does not
+    except (AttributeError, RuntimeError):
+        dump = getattr(core, "_dump_fr_trace_json", None)
+        return (lambda: dump(True, True).decode("utf-8", "replace")) if dump is not None else None
+
+    class Request(core._Request):  # type: ignore[misc, name-defined]  # classes of C++
+        def body(self) -> bytes:
+            return b""
+
+        def get_param(self, name: str) -> str:
+            return ""
+
+    class Response(core._Response):  # type: ignore[misc, name-defined]
+        content = ""
+
+        def set_content(self, content: str, content_type: str) -> None:
+            self.content = content
+
+        def set_status(self, status: int) -> None:
+            pass
+
+    def ask() -> str:
+        response = Response()
+        handler(Request(), response)
+        return str(response.content)
+
+    return ask
+
+
+def unretired(text: str) -> list[dict[str, Any]]:
+    """The entries under way; ValueError where the text is not what it was. Entries hold no objects, so that the rest,
+    which is nearly all, need not be parsed."""
+    found = []
+    at = text.find(_UNRETIRED)
+    while at >= 0:
+        end = text.index("}", at) + 1
+        found.append(json.loads(text[text.rindex(_OPENS, 0, at) : end]))
+        at = text.find(_UNRETIRED, end)
+    return found
+
+
+def newest(text: str, slots: dict[str, int]) -> dict[int, int]:
+    """By slot, how many collectives the newest entry of its group says were begun."""
+    found = {}
+    for name, slot in slots.items():
+        at = text.rfind(f'"process_group":[{json.dumps(name)},')
+        if at >= 0 and (start := text.rfind('"collective_seq_id":', 0, at)) >= 0:
+            found[slot] = int(text[start + 20 : text.index(",", start)])
+    return found
+
+
+def kind_and_size(entry: dict[str, Any]) -> tuple[int, int]:
+    """As OPERATION_KINDS (0: none of them) and `operation_size` have it."""
+    name = str(entry["profiling_name"]).rpartition(":")[2]
+    if name not in layout.OPERATION_KINDS:
+        return 0, 0
+    side = _SIDES.get(name)
+    types = set(entry[f"{side}_dtypes"]) if side is not None else set()
+    if len(types) != 1 or (known := _TYPES.get(types.pop())) is None:
+        return layout.OPERATION_KINDS.index(name), 0
+    elements = 0
+    for shape in entry[f"{side}_sizes"]:
+        count = 1
+        for length in shape:
+            count *= int(length)
+        elements += count
+    return layout.OPERATION_KINDS.index(name), pack(elements, TYPES.index(known))
+
+
+def _is_short(group: Any, c10d: Any) -> bool:
+    """Whether the script set a shorter timeout for it than torch's default."""
+    defaults = {"ProcessGroupGloo": c10d.default_pg_timeout, "ProcessGroupNCCL": c10d.default_pg_nccl_timeout}
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        default = defaults.get(type(backend).__name__)
+        if default is not None and backend.options._timeout < default:
+            return True
+    return False

@@ -73,6 +73,7 @@ def _options(config: ControllerConfig) -> Options:
         pause_limit=config.pause_limit,
         idle_limit=config.idle_limit,
         idle_limit_start=config.idle_limit_start,
+        exit_limit=config.exit_limit,
         pause_alert=config.pause_alert,
         agent_grace=config.agent_grace,
         grow_after=config.grow_after,

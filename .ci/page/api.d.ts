@@ -347,6 +347,8 @@ declare namespace Api {
     pause_limit?: number | null;
     idle_limit?: number | null;
     idle_limit_start?: number | null;
+    exit_limit?: number | null;
+    exit_limit?: number | null;
     pause_alert?: number | null;
   }
   interface JobPause {

@@ -157,7 +157,8 @@ def _finished(f: Facts) -> Found | None:
     if f.state is not JobStatus.FINISHED:
         return None
     steps = f"{f.step + 1} steps" + (" in all attempts" if f.step_of_life is not None else "")
-    return Found(Condition.FINISHED, f"Finished after {steps} and {_many(f.restarts, 'restart')}.", f.since)
+    why = f" {f.reason[0].upper()}{f.reason[1:]}." if f.reason else ""
+    return Found(Condition.FINISHED, f"Finished after {steps} and {_many(f.restarts, 'restart')}.{why}", f.since)
 
 
 def _waiting(f: Facts) -> Found | None:

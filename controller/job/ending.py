@@ -1,9 +1,10 @@
-"""When a job is over although not every agent has reported it. Pure.
+"""When a job is over although not every agent has reported it, or not every rank has ended. Pure.
 
 A clean end of all visible ranks implies that of the others: an agent that is gone leaves its workers
 running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
 """
 
+from holdfast.controller.job import end_phase
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.model import Instant, Job
@@ -36,6 +37,11 @@ class Ending:
             f"all visible ranks ended with 0; {ranks} of {job.world} did not report: the agent of "
             f"{', '.join(unreported)} never reconnected"
         )
+
+    def overdue(self, job: Job, now: Instant) -> str | None:
+        """Why the job is finished although ranks still run; None while they are waited for."""
+        since = self.c.ending_since(now)
+        return None if since is None else end_phase.overdue(job, self.c.ranks, since, self.c.options, now)
 
     def unreported(self, job: Job) -> list[str] | None:
         """The absent nodes whose ranks have not reported their end, once all others have ended with 0; else None."""

@@ -44,6 +44,8 @@ class Recovery:
         job = self.c.job
         if not self.c.may_begin:
             return []
+        if policy.is_pause(finding) and self.c.ending_since(now) is not None:
+            return []  # ending is not hanging: what remains is waited for until `--exit-limit`
         live = self.c.book.live()
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
         if live is None:
@@ -337,14 +339,14 @@ class Recovery:
                 live.step_resumed = record.step
         return books.closed(live, IncidentState.CLOSED, now)
 
-    def finished(self, job: Job, now: Instant, why: str = "") -> list[Action]:
-        """`why`: what else there is to know of its end."""
+    def finished(self, job: Job, now: Instant, why: str = "", grace: float = 0.0) -> list[Action]:
+        """`why`: what else there is to know of its end. `grace`: seconds from SIGTERM to SIGKILL of ranks that run."""
         actions: list[Action] = []
         live = self.c.book.live()
         if live is not None:
             live.reason = f"{live.reason}; {why}" if why else live.reason
             actions += books.closed(live, IncidentState.CLOSED, now)
-        return actions + self.c.life.end(job, self.c.nodes, (JobStatus.FINISHED, why, 0), 0.0, now)
+        return actions + self.c.life.end(job, self.c.nodes, (JobStatus.FINISHED, why, 0), grace, now)
 
     def at_node(self, finding: Finding, job: Job) -> Finding:
         if finding.rank < 0:

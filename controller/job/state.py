@@ -7,6 +7,7 @@ from holdfast.controller.cluster.incidents import JobIncidents
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.network.traffic import TrafficDetector
+from holdfast.controller.job.end_phase import EndPhase
 from holdfast.controller.job.lifecycle import Lifecycle
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.commands import CommandBook
@@ -34,6 +35,7 @@ class JobState:
     book: JobIncidents = field(init=False)
     traffic: TrafficDetector = field(init=False)
     progress_at: float = 0.0  # mono of the newest new step
+    end_phase: EndPhase = field(default_factory=EndPhase)
 
     def __post_init__(self) -> None:
         self.book = JobIncidents(self.cluster.book, self.job)
@@ -49,6 +51,12 @@ class JobState:
         """May another generation start? Not of a job that is over, is ending, or is to be stopped: the controller may
         have restarted between the request and the end."""
         return not self.job.state.ended and not self.job.stop_asked and self.life.stage is not Stage.ENDING
+
+    def ending_since(self, now: Instant) -> float | None:
+        """Mono since which the running generation only ends; None while it trains, or is not up."""
+        if self.life.stage is not Stage.UP:
+            return None
+        return self.end_phase.since(self.job, self.ranks, self.progress_at, now)
 
     def holds(self, node: str) -> bool:
         """Does this node hold ranks of the running job?"""

@@ -15,6 +15,8 @@ from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RankState
 from holdfast.wire import types as t
 
+_GRACE_S = 10.0  # from SIGTERM to SIGKILL, of ranks that did not end by themselves
+
 
 class WorkerExits:
     def __init__(self, job: JobState, recovery: Recovery, ending: Ending) -> None:
@@ -31,6 +33,7 @@ class WorkerExits:
         self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.ENDED if is_along else RankState.EXITED)
         if clean:
             self.leavers.note(exited, node, self.c.ranks)
+            self.c.end_phase.left(job, self.c.ranks, now)
         if self.c.life.stage is Stage.ENDING:
             return []
         if clean:
@@ -69,4 +72,7 @@ class WorkerExits:
 
     def finish_if_done(self, job: Job, now: Instant) -> list[Action]:
         why = self.ending.look(job, now)
-        return [] if why is None else self.recovery.finished(job, now, why)
+        if why is not None:
+            return self.recovery.finished(job, now, why)
+        why = self.ending.overdue(job, now)
+        return [] if why is None else self.recovery.finished(job, now, why, _GRACE_S)

@@ -51,6 +51,8 @@ class Options:
     """The same where what holds it up is idle: it neither computes nor reads, writes or moves anything."""
     idle_limit_start: float = 300.0
     """The same before the first step of an attempt, and in a phase in which the script expects no steps."""
+    exit_limit: float = 600.0
+    """Seconds that idle ranks are waited for once another has ended with 0 and no step is made any more."""
     pause_alert: float = 300.0
     """Seconds after which an alert about a pause is sent, unless it was as long at the same place before."""
     agent_grace: float = 10.0
@@ -80,7 +82,7 @@ class Options:
 
 
 LIMITS = ("hang_steps", "hang_floor", "hang_limit_start", "stuck_limit", "pause_limit", "idle_limit",
-          "idle_limit_start", "pause_alert")  # fmt: skip
+          "idle_limit_start", "exit_limit", "pause_alert")  # fmt: skip
 """Those of the options that a job may set for itself."""
 
 
@@ -250,6 +252,7 @@ class Job:
     pauses: dict[str, list[float]] = field(default_factory=dict)
     """By place: how often a pause there was ended, and the longest that ended by itself, seconds."""
     uncounted_restarts: int = 0  # for pauses, and by hand: they do not count towards max_restarts
+    network_waits: int = 0  # restarts in a row, without a step between, for waits that ended at their limit
     stop_asked: bool = False
     rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
     rolled_at: int = -1  # the step of the fault that the last of them was for
@@ -325,10 +328,11 @@ class Job:
         return self.nodes[rank // self.spec.nproc] if self.nodes else ""
 
     def to_doc(self) -> dict[str, Any]:
-        """`refused` and `share_bytes` are left out of most: recordings from before them have checksums of documents
-        without them."""
+        """Some keys are left out of most: recordings from before them have checksums of documents without them."""
         doc = {
-            key: value for key, value in asdict(self).items() if not key.startswith("_") and (value or key != "refused")
+            key: value
+            for key, value in asdict(self).items()
+            if not key.startswith("_") and (value or key not in ("refused", "network_waits"))
         }
         if not self.spec.share_bytes:
             del doc["spec"]["share_bytes"]

@@ -51,6 +51,12 @@ class JobLimits(Request):
     idle_limit_start: float | None = Field(
         default=None, gt=0, le=1e8, description="The same before the first step, and where no steps are expected."
     )
+    exit_limit: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e8,
+        description="Seconds that idle ranks are waited for after another one ended with exit code 0.",
+    )
     pause_alert: float | None = Field(default=None, gt=0, le=1e8, description="Seconds until an alert.")
 
 

@@ -68,6 +68,9 @@ class ControllerConfig:
     """Longest pause of a job whose blocking worker is idle. Doubles where a restart led to the same pause."""
     idle_limit_start: Seconds = 300.0
     """Longest idle pause before the first step of a worker, or in a phase without steps."""
+    exit_limit: Seconds = 600.0
+    """Longest wait for idle ranks after another rank ended with exit code 0 and steps have stopped. Then the ranks are
+    stopped, and the job is finished. Busy ranks are waited for until the pause limit."""
     pause_alert: Seconds = 300.0
     """Time until a pause alerts people, unless an earlier pause at the same place took as long."""
     agent_grace: Seconds = 10.0
@@ -151,6 +154,7 @@ class ControllerConfig:
             "pause_limit",
             "idle_limit",
             "idle_limit_start",
+            "exit_limit",
             "pause_alert",
             "spare_grace",
             "grow_after",

@@ -61,6 +61,9 @@ def run(
     pause_limit: Annotated[str, _limit("Restart after a pause of this length with a busy worker (30m).")] = "",
     idle_limit: Annotated[str, _limit("Restart after a pause of this length without activity (60s).")] = "",
     idle_limit_start: Annotated[str, _limit("The same before the first step, or outside of training (5m).")] = "",
+    exit_limit: Annotated[
+        str, _limit("Stop idle ranks so long after another one ended with 0; the job is then finished (10m).")
+    ] = "",
     pause_alert: Annotated[str, _limit("Alert people after a pause of this length (5m).")] = "",
     hang_floor: Annotated[str, _limit("Time added to `--hang-steps` (0.75s).")] = "",
     hang_steps: Annotated[
@@ -184,8 +187,8 @@ def _run(
     client: Client, target: str, args: list[str] | None, module: bool, nnodes: str, nproc_per_node: str,
     max_restarts: int | None, name: str, env: list[str] | None, no_env: bool, no_hooks: bool, fresh: bool,
     preload: str, detach: bool, fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str,
-    pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int,
-    preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
+    exit_limit: str, pause_alert: str, hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str,
+    priority: int, preempt: bool, no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str,
     duplicate_stdout_filters: str, duplicate_stderr_filters: str, role: str, virtual_local_rank: bool,
     shutdown_timeout: str, parallel: str, replan: Path | None, share: str, **given: Any,
 ) -> int:  # fmt: skip
@@ -215,7 +218,7 @@ def _run(
     faults = parse_faults(fault or [], sys.maxsize, sys.maxsize)
     limits = torchrun.parse_limits({
         "pause_limit": pause_limit, "idle_limit": idle_limit, "idle_limit_start": idle_limit_start,
-        "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
+        "exit_limit": exit_limit, "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
     sizes = parse_parallel(parallel)

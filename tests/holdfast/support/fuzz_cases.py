@@ -119,8 +119,8 @@ LEGAL = {
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")
       for size in ("a billion", "64 bits")),
     *(f"run --{name}: empty" for name in (
-        "pause-limit", "idle-limit", "idle-limit-start", "pause-alert", "hang-floor", "hang-steps", "hang-limit-start",
-        "stuck-limit", "shutdown-timeout", "share",
+        "pause-limit", "idle-limit", "idle-limit-start", "exit-limit", "pause-alert", "hang-floor", "hang-steps",
+        "hang-limit-start", "stuck-limit", "shutdown-timeout", "share",
     )),
     *fuzz_train.LEGAL,
 }  # fmt: skip

@@ -79,7 +79,7 @@ class HangWatch:
             self._dead = _Dead(job.generation, now.mono, found, self._moved_at(found))
             idle = max(float(one.evidence["idle_s"]) for one in found)  # type: ignore[arg-type]
             return [*actions, *self.stacks.ask_once(now.mono - idle, now)]
-        if self.detector.pause is not None and since is not None:
+        if self.detector.pause is not None and since is not None and now.mono - since > self.detector.proves_within(steps):
             # Not before: to be asked disturbs what is known of a thread, and with it a proof.
             actions += self.stacks.ask_once(since, now)
         return [*actions, *self._paused(job, limits, stacks, now)]

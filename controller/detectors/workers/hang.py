@@ -35,6 +35,7 @@ _FIRST_STEP = 0.4  # seconds that a step counts for while too few are known
 _STACKS_START = 10.0  # seconds until stacks are looked at, while too few steps are known
 _PAUSE_START = 2.0  # seconds until a standstill is a pause, while too few steps are known
 _LOOK_S = 1e-4  # seconds between two looks at all ranks, for each of them
+_PROVED_S = 1.2  # seconds from the limit in which a thread is known for two windows
 _LARGE = 512  # ranks from which on not every tick judges them
 _DESCRIBED = 4  # suspects that a sentence describes one by one
 _LIVES = (Liveness.BUSY, Liveness.UNKNOWN, Liveness.HELD, Liveness.IDLE)
@@ -89,6 +90,10 @@ class HangDetector:
         if not float(still.min()) > limit:  # nor for one that never reported
             return None
         return float((ranks.seen_at[running] - still).max())
+
+    def proves_within(self, steps: list[float]) -> float:
+        """Seconds of a standstill in which a proof is usually there, if there is one."""
+        return self._limit(self._of(steps)) + _PROVED_S
 
     def _of(self, steps: list[float]) -> StepTimes:
         """At most ticks no step has ended since the one before."""

@@ -175,8 +175,9 @@ class ThreadWaits:
         is_alike = known is not None and (known.call, known.state, known.channel) == (call, state, channel)
         if known is not None and is_alike and has_run:
             # One that wakes between any two looks would be described each time: when it wakes next matters little.
-            is_rough = known.is_rough or not math.isnan(known.wait.until)
-            return _Known(call, state, channel, glance.ran, replace(known.wait, until=math.nan), is_rough)
+            has_end = not math.isnan(known.wait.until)
+            wait = replace(known.wait, until=math.nan) if has_end else known.wait
+            return _Known(call, state, channel, glance.ran, wait, known.is_rough or has_end)
         wait = describe(call, state, channel, look, turn.clocks) if state in _WAITS else ThreadWait()
         return _Known(call, state, channel, glance.ran, wait)
 

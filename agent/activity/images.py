@@ -23,9 +23,12 @@ class Images:
             return sample
         if not sample.tick_age > STALE_S:
             if self._known.get(sample.pid, (0,))[0] != tick_thread:
-                self._known[sample.pid] = tick_thread, parse_image(read(f"{self._proc}/{sample.pid}/stat", 4096))
+                image = parse_image(read(f"{self._proc}/{sample.pid}/stat", 4096))
+                # A thread that is there after the image was read belongs to it.
+                if self._has(sample.pid, tick_thread):
+                    self._known[sample.pid] = tick_thread, image
             return sample
-        if read(f"{self._proc}/{sample.pid}/task/{tick_thread}/comm", 64):
+        if self._has(sample.pid, tick_thread):
             return sample
         raw = read(f"{self._proc}/{sample.pid}/stat", 4096)
         stat, image = parse_stat(raw), parse_image(raw)
@@ -35,6 +38,9 @@ class Images:
         thread, before = self._known.get(sample.pid, (0, ()))
         is_same = bool(image) and thread == tick_thread and image == before
         return sample._replace(tick_age=t.NAN, left=not is_same)
+
+    def _has(self, pid: int, thread: int) -> bool:
+        return bool(read(f"{self._proc}/{pid}/task/{thread}/comm", 64))
 
     def keep(self, pids: set[int]) -> None:
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}

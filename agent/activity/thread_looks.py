@@ -10,10 +10,10 @@ from itertools import islice
 from holdfast.agent.activity import ras_thread
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook
-from holdfast.agent.activity.thread_waits import ThreadWaits, Turn
+from holdfast.agent.activity.thread_waits import Glance, ThreadWaits, Turn, glance_at
 from holdfast.agent.activity.threads import ThreadFacts, ThreadTable, condition_of
 from holdfast.agent.activity.waits import Clocks
-from holdfast.agent.processes.proc_files import Stat, parse_call, parse_io, parse_runnable, parse_stat, read
+from holdfast.agent.processes.proc_files import Stat, parse_call, parse_io, parse_runnable, read
 
 _COMPUTES_NO_PYTHON = ("NCCL",)
 """How the names of such threads begin. NCCL's for progress spin while they serve a collective."""
@@ -27,6 +27,7 @@ class ThreadLooks:
         self._folder = f"{host.proc}/{pid}"
         self._turn = 0
         self._threads: dict[int, tuple[float, float]] = {}
+        self._glances: dict[int, Glance] = {}
         self.states = ""
         """Of all threads that were looked at, the main one first."""
         self.table = ThreadTable()
@@ -60,26 +61,30 @@ class ThreadLooks:
             return "", main.state
         found: list[tuple[float, int, Stat]] = []
         start = self._turn * MOST_CHILDREN % len(tids) if len(tids) > MOST_CHILDREN else 0
-        stats: dict[int, Stat] = {}
+        glances: dict[int, Glance] = {}
         for tid in (tids[start:] + tids[:start])[:MOST_CHILDREN]:
-            stat = parse_stat(read(f"{self._folder}/task/{tid}/stat"))
-            if stat is None:
+            before = self._glances.get(tid)
+            glance = glance_at(f"{self._folder}/task/{tid}", turn.clock(), before)
+            if glance is None:
                 continue
-            stats[tid] = stat
+            glances[tid], stat = glance, glance.stat
             if stat.name == ras_thread.NAME:
                 self.ras_thread = tid
-            if grown := self._grown(tid, stat, now, not is_running):
+            is_same = before is not None and before.stat is stat
+            if not is_same and (grown := self._grown(tid, stat, now, not is_running)):
                 found.append((grown, tid, stat))
+        self._glances |= glances
         if len(self._threads) > 2 * MOST_THREADS:
             self._threads.clear()
             self._runnable.clear()
+            self._glances.clear()
         self._at = now
-        state, living = main.state, [one.state for one in stats.values() if one.state not in "ZX"]
+        state, living = main.state, [one.stat.state for one in glances.values() if one.stat.state not in "ZX"]
         self.states = state + "".join(living)
         if not is_running:
             # No memory of a process of which any thread cannot be interrupted, and no search for the holders of a pipe.
             reader = ProcessLook(self.pid, self._host, "D" if "D" in self.states else "S", now, [])
-            self.waits.look(stats, reader, turn)
+            self.waits.look(glances, reader, turn)
         if state in "ZX" and living:
             state = next((one for one in "RDST" if one in living), living[0])
         if not found or main.state == "R":

@@ -6,7 +6,7 @@ This is no movement: a library's polling thread makes one system call after the 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.agent.activity.host_flow import is_asked
 from holdfast.agent.activity.process_look import channel_of
@@ -19,9 +19,19 @@ from holdfast.agent.activity.threads import (
     joins_thread,
 )
 from holdfast.agent.activity.waits import TIMER, Clocks, Look, ThreadWait, describe
-from holdfast.agent.processes.proc_files import RUNNING, Call, Stat, parse_call, parse_schedstat, parse_status, read
+from holdfast.agent.processes.proc_files import (
+    RUNNING,
+    Call,
+    Stat,
+    parse_call,
+    parse_schedstat,
+    parse_stat,
+    parse_status,
+    read,
+)
 from holdfast.wire.standing import ThreadState
 
+_WAITS = ("S", "D")
 _MOST_NAMED = 2
 _SAYS_NOTHING = ("", "a lock", TIMER)
 _SERVES = ("epoll", "poll", "select")
@@ -85,11 +95,36 @@ def ran_of(task: str) -> tuple[object, tuple[int, int] | None]:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """The first look at a thread, which says whether it has run since."""
+
+    at: float
+    """The instant before it."""
+    ran: object
+    stat: Stat
+
+
+def glance_at(task: str, at: float, before: Glance | None) -> Glance | None:
+    """None where the thread is gone. A thread that has not run since has the same `stat`."""
+    ran, _ = ran_of(task)  # before all else: what is read later holds as long as this stays the same
+    raw = read(f"{task}/stat", 512)
+    if before is not None and before.ran == ran and before.stat.state in _WAITS:
+        begin = raw.rfind(b") ") + 2
+        if raw[begin : begin + 1] == before.stat.state.encode():
+            return Glance(at, ran, before.stat)
+    stat = parse_stat(raw)
+    return Glance(at, ran, stat) if stat is not None else None
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
-    key: object
+    call: Call | None
+    state: str
+    channel: str
     ran: object
     wait: ThreadWait
-    channel: str
+    is_rough: bool = False
+    """When its wait ends is not known, although it has a deadline: it has run since the look before."""
 
 
 class ThreadWaits:
@@ -102,33 +137,49 @@ class ThreadWaits:
         self._known: dict[int, _Known] = {}
         self._left_out: set[int] = set()
 
-    def look(self, stats: Mapping[int, Stat], look: Look, turn: Turn) -> None:
-        """`stats`: of the threads whose turn it is, the main one and the probe's not among them."""
+    def look(self, glances: Mapping[int, Glance], look: Look, turn: Turn) -> None:
+        """`glances`: at the threads whose turn it is, the main one and the probe's not among them."""
         there = set(turn.present)
         self._known = {tid: known for tid, known in self._known.items() if tid in there}
         self._left_out &= there
-        for tid, stat in stats.items():
+        for tid, glance in glances.items():
             self._left_out.discard(tid)
-            if is_service(stat.name) and stat.state not in ("T", "t"):
+            if is_service(glance.stat.name) and glance.stat.state not in ("T", "t"):
                 self._left_out.add(tid)
                 self._known.pop(tid, None)
             else:
-                self._look_at(tid, stat, look, turn)
+                self._look_at(tid, glance, look, turn)
 
-    def _look_at(self, tid: int, stat: Stat, look: Look, turn: Turn) -> None:
-        task, state, before = f"{self._folder}/task/{tid}", stat.state, turn.clock()
-        call, channel, ran = parse_call(read(f"{task}/syscall", 512)), channel_of(task), ran_of(task)[0]
-        between = before, turn.clock()
-        key, known = (call, state, channel), self._known.get(tid)
-        is_anew = known is None or known.ran != ran
-        if known is None or known.key != key or (is_anew and not math.isnan(known.wait.until)):
-            wait = describe(call, state, channel, look, turn.clocks) if state in ("S", "D") else ThreadWait()
-        else:
-            wait = known.wait
-        self._known[tid] = _Known(key, ran, wait, channel)
-        what = note_thread(self._table, tid, Seen(between, call, state, channel, ran, wait), look, turn)
-        if what is ThreadState.TIMED and is_of_operation(stat.name, call, wait.until - turn.clocks.monotonic):
+    def _look_at(self, tid: int, glance: Glance, look: Look, turn: Turn) -> None:
+        known = self._known[tid] = self._seen(tid, glance, look, turn)
+        call, wait = known.call, known.wait
+        seen = Seen((glance.at, turn.clock()), call, known.state, known.channel, known.ran, wait)
+        what = note_thread(self._table, tid, seen, look, turn)
+        ends_in = wait.until - turn.clocks.monotonic
+        if what is ThreadState.TIMED and is_of_operation(glance.stat.name, call, ends_in):
             self._left_out.add(tid)
+
+    def _seen(self, tid: int, glance: Glance, look: Look, turn: Turn) -> _Known:
+        state, known = glance.stat.state, self._known.get(tid)
+        has_run = known is None or known.ran != glance.ran
+        if (
+            known is not None
+            and not has_run
+            and known.state == state in _WAITS
+            and known.call is not None
+            and not known.is_rough
+        ):
+            return known  # what it waits for is what it was
+        task = f"{self._folder}/task/{tid}"
+        call, channel = parse_call(read(f"{task}/syscall", 512)), channel_of(task)
+        is_alike = known is not None and (known.call, known.state, known.channel) == (call, state, channel)
+        if known is not None and is_alike and has_run:
+            # One that wakes between any two looks would be described each time: when it wakes next matters little.
+            has_end = not math.isnan(known.wait.until)
+            wait = replace(known.wait, until=math.nan) if has_end else known.wait
+            return _Known(call, state, channel, glance.ran, wait, known.is_rough or has_end)
+        wait = describe(call, state, channel, look, turn.clocks) if state in _WAITS else ThreadWait()
+        return _Known(call, state, channel, glance.ran, wait)
 
     @property
     def left_out(self) -> frozenset[int]:

@@ -64,6 +64,10 @@ _BLIND_S = 3.0
 """Seconds for which a worker that is not yet looked at closely counts as moving; then it is not known what it does."""
 _STALE_S = 20.0
 """Seconds after which a close look says nothing any more: the next one fails, or blocks."""
+_ROWS_STALE_S = 60.0
+"""The same of threads. Until the worker moves, threads that only wait for each other go on doing so."""
+_OFTEN_AGAIN_S = 60.0
+"""Seconds after looks that were frequent because of a disturbance, before another one makes them so."""
 _TWICE = 0.12
 """Seconds between the first close look and the second, without which it says nothing."""
 _WORDS = 240
@@ -217,7 +221,7 @@ class ActivityWatch:
     def standing(self, now: float, before: Standing | None) -> Standing:
         """With what its threads do, and who holds it. `before`: what else is known."""
         before, seen = before or Standing(), self.seen
-        if seen is None or now - seen.at >= _STALE_S:
+        if seen is None or now - seen.at >= _ROWS_STALE_S:
             return replace(before, threads=(), holder="")
         busy = frozenset(one.thread for one in before.operations if one.thread)
         key = seen, busy, self.valid_from
@@ -260,7 +264,7 @@ class Activities:
         self._blocked: set[str] = set()
         self._failed: set[int] = set()
         self._images = Images(proc)
-        self._disturbed_at = -math.inf
+        self._disturbed_at = self._often_until = -math.inf
         self._not_before = 0.0
         self._is_primed = False
         self._cost = 0.0
@@ -335,7 +339,7 @@ class Activities:
         self._note_blocked()
         wanted = sorted((w for w in due if str(w.pid) not in self._blocked), key=lambda w: w.due)
         if wanted:
-            is_early = any(now - w.last_move < OFTEN for w in wanted)
+            is_early = now < self._often_until or any(now - w.last_move < OFTEN for w in wanted)
             self._aside.begin(lambda lane: self._look(lane, wanted, SHARE_FIRST if is_early else SHARE))
 
     @property
@@ -351,6 +355,9 @@ class Activities:
     def disturb(self) -> None:
         """Workers are about to be asked for their stacks: what they do for that is no movement of their own."""
         self._disturbed_at = now = self._clock()
+        if now - self._often_until > _OFTEN_AGAIN_S:  # what was seen of threads has to be seen again
+            self._often_until = now + DISTURBED + OFTEN
+            self._not_before = min(self._not_before, now + DISTURBED)
         for watch in self._watches.values():
             watch.disturb(now)
 
@@ -394,7 +401,8 @@ class Activities:
             if lane.is_left:
                 return False
             self._gpus[watch.pid] = self._gpus.get(watch.pid, False) or seen.has_gpu
-            watch.due = seen.at + (SELDOM if seen.at - watch.last_move > OFTEN else 0.0)
+            is_early = seen.at < self._often_until or seen.at - watch.last_move <= OFTEN
+            watch.due = seen.at + (0.0 if is_early else SELDOM)
             watch.take(seen)
             if time.thread_time() - cost > share:  # the others come first next time
                 return False

@@ -5,20 +5,22 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from holdfast.agent.activity.watch import Activities
+from holdfast.agent.activity import watch
+from holdfast.agent.activity.watch import DISTURBED, Activities
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import ThreadSight, ThreadState
+from tests.agent.support.processes import until
 from tests.agent.support.standing import HEARTBEAT_INTERVAL, READY, standing
 
 HELD, OUTSIDE, OWN, RUNS, TIMED = (
@@ -30,7 +32,8 @@ HELD, OUTSIDE, OWN, RUNS, TIMED = (
 )
 WINDOW = 0.6
 """Seconds, of two windows."""
-NEW = "import ctypes, os, select, signal, socket, sys, threading, time\nfrom holdfast.agent import probe\nprobe.attach()\n"
+NEW = "import ctypes, os, select, signal, socket, sys, threading, time\n"
+NEW += "from holdfast.agent import probe\nprobe.attach()\n"
 TAKEN = "lock = threading.Lock(); lock.acquire()\na, b = socket.socketpair()\n"
 LOCKED = f"{NEW}{TAKEN}for _ in range(3): threading.Thread(target=lock.acquire, daemon=True).start()\n"
 POOL = "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**9)], daemon=True).start()\n"
@@ -87,6 +90,14 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def often() -> Iterator[None]:
+    """Looks as in the first seconds of a standstill: on a busy machine those may be over before much is seen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "OFTEN", 600.0)
+        yield
+
+
 class Workers:
     """Real processes with a probe, each seen as the heartbeat does."""
 
@@ -115,7 +126,8 @@ class Workers:
 
     def when(self, what: Callable[[t.WorkerSample], object], *names: str) -> dict[str, t.WorkerSample]:
         """The last sight of each once all of `names`, or all there are, were seen so."""
-        end, found = time.monotonic() + 60, {}
+        end = time.monotonic() + 60
+        found: dict[str, t.WorkerSample] = {}
         while time.monotonic() < end:
             seen = self.frame()
             found |= {name: one for name, one in seen.items() if what(one)}
@@ -149,6 +161,11 @@ def _threads(sample: t.WorkerSample) -> tuple[ThreadSight, ...]:
 
 def _main(sample: t.WorkerSample) -> ThreadSight:
     return (*_threads(sample), ThreadSight(0))[0]
+
+
+def _holder(sample: t.WorkerSample) -> str:
+    assert sample.standing is not None
+    return sample.standing.holder
 
 
 def _is_known(sample: t.WorkerSample) -> bool:
@@ -187,5 +204,151 @@ def test_threads_of_a_worker_that_stands(name: str, seen: dict[str, t.WorkerSamp
     if case.main is not RUNS:
         assert all(one.seconds >= WINDOW for one in rows if one.state in (OWN, OUTSIDE))
     assert not seen[name].left
-    assert seen[name].standing is not None
-    assert seen[name].standing.holder == ""
+    assert _holder(seen[name]) == ""
+
+
+SLEEPS = f"{NEW}{READY}time.sleep(90)"
+STUCK = f"{LOCKED}{READY}lock.acquire()"
+
+
+def test_more_threads_than_one_look_takes_count_once_all_were_seen_twice(tmp_path: Path) -> None:
+    with working(tmp_path) as workers:
+        workers.start("many", f"{LOCKED.replace('range(3)', 'range(100)')}{READY}lock.acquire()")
+        seen = workers.one(lambda sample: len(_threads(sample)) == 2 and _threads(sample)[1].seconds >= WINDOW)
+        assert [(one.state, one.count) for one in _threads(seen)] == [(OWN, 1), (OWN, 100)]
+
+
+def test_a_disturbance_starts_all_windows_again_and_no_time_of_it_counts_as_quiet(tmp_path: Path) -> None:
+    with working(tmp_path) as workers:
+        workers.start("stuck", STUCK)
+        workers.start("computes", f"{NEW}{READY}while True: pass")
+        workers.when(_is_known)
+        before = workers.when(lambda sample: sample.activity)
+        disturbed = time.monotonic()
+        workers.activities.disturb()
+        quiets: list[float] = []
+        while True:
+            seen = workers.frame()
+            stood = time.monotonic() - disturbed
+            rows = [*_threads(seen["stuck"]), *_threads(seen["computes"])]
+            assert all(one.seconds <= max(stood - DISTURBED, 0.0) for one in rows)
+            if (activity := seen["computes"].activity) is not None:
+                quiets.append(activity.quiet)
+            if all(one.seconds >= WINDOW for one in _threads(seen["stuck"])):
+                break
+            time.sleep(HEARTBEAT_INTERVAL)
+        assert max(quiets) < DISTURBED
+        stuck, was = seen["stuck"].activity, before["stuck"].activity
+        assert stuck is not None
+        assert was is not None
+        assert stuck.quiet == pytest.approx(was.quiet + stuck.watched - was.watched - DISTURBED)
+
+
+@contextmanager
+def debugger(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_debugger_holds_all_threads(tmp_path: Path) -> None:
+    if shutil.which("gdb") is None:
+        pytest.skip("no gdb")
+    with working(tmp_path) as workers:
+        worker = workers.start("stuck", STUCK)
+        with debugger("gdb", "-nx", "-p", str(worker.pid), "-batch", "-ex", "shell sleep 90") as gdb:
+            seen = workers.one(lambda sample: _main(sample).state is HELD and len(_threads(sample)) == 2)
+            assert _holder(seen) == f"gdb (pid {gdb.pid}) traces it"
+            assert [(one.state, one.count) for one in _threads(seen)] == [(HELD, 1), (HELD, 3)]
+        seen = workers.one(lambda sample: _main(sample).state is OWN and _is_known(sample))
+        assert _holder(seen) == ""
+
+
+@pytest.mark.parametrize("hierarchy", ["freezer", "unified"])
+def test_a_frozen_cgroup_holds_all_threads(hierarchy: str, tmp_path: Path) -> None:
+    folder = Path(f"/sys/fs/cgroup/{hierarchy}/holdfast-test-{os.getpid()}")
+    unified = hierarchy == "unified"
+    file, freeze, thaw = ("cgroup.freeze", "1", "0") if unified else ("freezer.state", "FROZEN", "THAWED")
+    try:
+        (folder / "leaf").mkdir(parents=True)
+    except OSError:
+        pytest.skip("no freezer to write to")
+    try:
+        with working(tmp_path) as workers:
+            worker = workers.start("stuck", STUCK)
+            (folder / "leaf" / "cgroup.procs").write_text(str(worker.pid))
+            (folder / file).write_text(freeze)
+            seen = workers.one(lambda sample: _main(sample).state is HELD and len(_threads(sample)) == 2)
+            assert _holder(seen) == f"the cgroup freezer ({folder})"
+            assert [(one.state, one.count) for one in _threads(seen)] == [(HELD, 1), (HELD, 3)]
+            assert seen.activity is not None
+            assert seen.activity.waits_for == t.FROZEN
+            (folder / file).write_text(thaw)
+            seen = workers.one(lambda sample: _main(sample).state is OWN and _is_known(sample))
+            assert _holder(seen) == ""
+    finally:
+        (folder / file).write_text(thaw)
+        for path in (folder / "leaf", folder):
+            until(partial(_removed, path))
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+WITH_CHILD = f"import subprocess\n{NEW}child = subprocess.Popen(['sleep', '90'])\n{READY}time.sleep(90)"
+
+
+def test_who_is_stopped_alone_has_no_holder_and_who_is_stopped_with_others_has(tmp_path: Path) -> None:
+    def is_held(sample: t.WorkerSample) -> bool:
+        return _main(sample).state is HELD
+
+    with working(tmp_path) as workers:
+        first = workers.start("first", WITH_CHILD)
+        second = workers.start("second", SLEEPS)
+        os.kill(first.pid, signal.SIGSTOP)
+        seen = workers.when(is_held, "first")
+        assert _holder(seen["first"]) == ""
+        os.killpg(first.pid, signal.SIGSTOP)  # its child too
+        alone = "stopped together with 1 other process of its node"
+        workers.when(lambda sample: is_held(sample) and _holder(sample) == alone, "first")
+        os.kill(second.pid, signal.SIGSTOP)
+        both = "stopped together with 2 other processes of its node"
+        workers.when(lambda sample: is_held(sample) and _holder(sample) == both, "first")
+        workers.when(lambda sample: is_held(sample) and _holder(sample) == alone, "second")
+
+
+BECOMES = f"{NEW}{READY}os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(90)'])"
+ENDS = f"{NEW}library = ctypes.CDLL(None)\n{READY}library.on_exit(ctypes.cast(library.pause, ctypes.c_void_p), None)"
+
+
+def test_who_has_become_another_program_has_left(tmp_path: Path) -> None:
+    with working(tmp_path) as workers:
+        workers.start("becomes", BECOMES)
+        seen = workers.one(lambda sample: sample.left)
+        assert seen.tick_age != seen.tick_age
+        assert not seen.stopped
+        seen = workers.one(lambda sample: _main(sample).state is TIMED and sample.left)
+        os.kill(seen.pid, signal.SIGSTOP)
+        assert workers.one(lambda sample: sample.stopped).left
+        os.kill(seen.pid, signal.SIGKILL)
+        until(lambda: Path(f"/proc/{seen.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        assert not workers.frame()["becomes"].left
+
+
+def test_who_ends_without_the_thread_that_ticks_has_not_left(tmp_path: Path) -> None:
+    """The interpreter has ended and the process has not: the C library waits in a handler of its end."""
+    with working(tmp_path) as workers:
+        workers.start("ends", ENDS)
+        seen = workers.one(lambda sample: sample.tick_age != sample.tick_age and _main(sample).state is OUTSIDE)
+        assert not seen.left

@@ -1,10 +1,11 @@
 """What threads other than the main one wait for, from made-up files."""
 
+import itertools
 from pathlib import Path
 
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import ProcessLook
-from holdfast.agent.activity.thread_waits import ThreadWaits, Turn
+from holdfast.agent.activity.thread_waits import Glance, ThreadWaits, Turn
 from holdfast.agent.activity.waits import Clocks
 from holdfast.agent.processes.proc_files import Stat
 
@@ -20,9 +21,14 @@ def test_threads_come_go_run_and_wait_for_the_host(tmp_path: Path) -> None:
     process = tmp_path / "7"
     waits, look = ThreadWaits(str(process)), ProcessLook(7, HostLook(str(tmp_path)), "S", 1.0, [])
 
+    runs = itertools.count()  # each thread has run before each look
+
     def looked(states: dict[int, str], present: list[int]) -> None:
-        stats = {tid: Stat("python", state, 1, 1, 0, 0, 0, 0.0, 0.0, 9, 0) for tid, state in states.items()}
-        waits.look(stats, look, Turn(lambda: 1.0, Clocks(1.0, 1.0, 1.0), present))
+        glances = {
+            tid: Glance(1.0, next(runs), Stat("python", state, 1, 1, 0, 0, 0, 0.0, 0.0, 9, 0))
+            for tid, state in states.items()
+        }
+        waits.look(glances, look, Turn(lambda: 1.0, Clocks(1.0, 1.0, 1.0), present))
 
     page_fault = "-1 0x7ffe 0x7f00"
     thread(process, 8, page_fault, "futex_wait_queue")

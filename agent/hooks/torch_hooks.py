@@ -263,15 +263,30 @@ def _watch_ddp(torch: Any) -> None:
     """Name the forward and the backward pass of DDP, whose all-reduces run inside C++ where no wrapper reaches."""
     ddp = torch.nn.parallel.DistributedDataParallel
     build = ddp.__init__
+    slots: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     @functools.wraps(build)
     def watched(self: Any, *args: Any, **kwargs: Any) -> None:
         with probe.operation("ddp:init"):
             build(self, *args, **kwargs)
+        if _groups is not None and hasattr(self, "reducer"):
+            slots[self.reducer] = _groups.slot(self.process_group)
         self.register_forward_pre_hook(_ddp_forward)
         self.register_forward_hook(_ddp_forward_done)
 
     ddp.__init__ = watched
+    reducer = torch.distributed.Reducer
+    rebuild = reducer._rebuild_buckets
+
+    @functools.wraps(rebuild)
+    def rebuilds(self: Any) -> Any:
+        """In the second forward the ranks agree on buckets, in C++."""
+        if _compiling():
+            return rebuild(self)
+        with probe.wait_for_all(slots.get(self, 0)):
+            return rebuild(self)
+
+    reducer._rebuild_buckets = rebuilds
 
 
 # Plain functions of this module, so that a model that carries them can still be copied and pickled.

@@ -46,7 +46,9 @@ _SIDES = {
 }
 """By kind, which tensors are together of the same size on all ranks: as `sizes` has it."""
 _THREAD = re.compile(r'"process_group":\["((?:[^"\\]|\\.)*)".*?"thread_id":"(\d+)"', re.DOTALL)
-_UNRETIRED, _OPENS, _THREADS = '"retired":false', "{", '"thread_id":"'
+_UNRETIRED, _THREADS = '"retired":false', '"thread_id":"'
+_FIRST, _LAST = '{"collective_seq_id":', '"timeout_ms":'
+"""Keys of an entry are in order. What is a name in it has its quotation marks escaped."""
 
 
 class Recorder:
@@ -83,7 +85,7 @@ class Recorder:
         has_changed = self._seen != (tuple(numbers), moved)
         self._seen = (tuple(numbers), moved)
         if self._is_due(has_changed, now, moved):
-            self._read(live, groups, any(numbers[slot] > 0 for slot in range(1, layout.GROUPS)))
+            self._read(live, groups)
         exact = [self._exact(slot, number, groups) for slot, number in enumerate(numbers)]
         is_complete = self._is_whole and self._is_alone()
         if live.words[layout.WORD_MOVED] == moved:
@@ -132,12 +134,11 @@ class Recorder:
         rpc = sys.modules.get("torch.distributed.rpc.api")
         return rpc is None or not rpc._is_current_rpc_agent_set()
 
-    def _read(self, live: Memory, groups: dict[str, Group], has_any: bool) -> None:
-        """`has_any`: some collective was begun, so there must be one in the record."""
+    def _read(self, live: Memory, groups: dict[str, Group]) -> None:
         began = time.monotonic_ns()
         self._is_whole = not groups or self._dump is not None
         text = self._dump() if self._dump is not None and groups else ""
-        if has_any and '"entries"' not in text:
+        if '"entries"' not in text and any(live.groups.counted(known.slot) for known in groups.values()):
             self._is_whole = False  # it is turned off
         if not all(known.is_gloo for known in groups.values()) or len(groups) != len(self._watch.c10d._world.pg_map):
             self._is_whole = False
@@ -207,8 +208,8 @@ def unretired(text: str) -> list[dict[str, Any]]:
     found = []
     at = text.find(_UNRETIRED)
     while at >= 0:
-        end = text.index("}", at) + 1
-        found.append(json.loads(text[text.rindex(_OPENS, 0, at) : end]))
+        end = text.index("}", text.index(_LAST, at)) + 1
+        found.append(json.loads(text[text.rindex(_FIRST, 0, at) : end]))
         at = text.find(_UNRETIRED, end)
     return found
 

@@ -67,6 +67,11 @@ class GroupTable:
             self._write_sizes(slot, ((self._sizes[slot] * _PRIME) ^ size) & 0xFFFFFFFF)
         return number
 
+    def counted(self, slot: int) -> int:
+        """Operations that `count` was called for."""
+        number: int = self._words[_FIRST_WORD + slot * _WORDS]
+        return number
+
     def count_in_part(self, slot: int) -> None:
         """From now on the probe does not see all of the group's operations."""
         self._map[layout.AT_COUNTED + slot] = layout.COUNTED_IN_PART

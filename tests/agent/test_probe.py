@@ -260,6 +260,82 @@ print("left", flush=True); input()
             process.stdin.flush()
 
 
+THREADS = """
+import threading
+from holdfast.agent.probe_file import layout
+tp, dp = probe.group("tp", 7, [0, 1]), probe.group("dp", 8, [0, 1], is_seen=True)
+go, at = threading.Event(), threading.Semaphore(0)
+def other():
+    with probe.operation("a name of the other thread"):
+        number = probe.begin(2, dp)
+        with probe.wait(2, dp, number, 1000, root=1, is_timed=True):
+            print(f"{threading.get_native_id()}\\n", end="", flush=True)
+            go.wait()
+    at.release()
+with probe.operation("all_reduce"):
+    number = probe.begin(2, tp)
+    thread = threading.Thread(target=other); thread.start()
+    input()
+    with probe.wait(2, tp, number):
+        print("both", flush=True); input()
+    go.set(); thread.join()
+    print("place", flush=True); input()
+probe.operation("")
+for n in range(layout.OPEN_ROWS + 1):
+    go.clear() if not n else None
+    threading.Thread(target=other, daemon=True).start()
+input()
+"""
+
+
+def test_a_threads_operation_hides_no_other_ones_and_leaves_nothing(tmp_path: Path) -> None:
+    with probed(THREADS, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdin
+
+        def standing() -> tuple[str, tuple[tuple[str, int, int], ...]]:
+            sample = reader.sample(time.monotonic_ns() + 600_000_000)
+            assert sample.pending is not None
+            assert sample.standing is not None
+            assert not sample.standing.is_complete  # nobody has read torch's record
+            what = tuple((one.kind, one.thread, one.group) for one in sample.standing.operations)
+            return f"{sample.operation} {sample.pending.kind} {sample.pending.is_handed}", what
+
+        def go_on() -> None:
+            assert process.stdin
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+        other = int(process.stdout.readline())
+        assert standing() == ("all_reduce all_reduce False", (("all_reduce", other, 1),))
+        sample = reader.sample(time.monotonic_ns() + 600_000_000)
+        assert sample.standing is not None
+        (row,) = sample.standing.operations
+        assert (row.number, row.size, row.root, row.is_timed) == (0, 1000, 1, True)
+        assert sample.pending is not None
+        assert [(g.begun, g.is_exact, g.by_others) for g in sample.pending.groups] == [
+            (1, False, False),
+            (1, True, True),
+        ]
+        go_on()
+        assert process.stdout.readline() == "both\n"
+        place, both = standing()
+        assert place == "all_reduce all_reduce True"
+        assert set(both) == {("all_reduce", other, 1), ("all_reduce", process.pid, 0)}
+        go_on()
+        assert process.stdout.readline() == "place\n"
+        assert standing() == ("all_reduce  False", ())  # a place is left, and no operation
+        before = time.monotonic_ns()
+        go_on()
+        threads = {int(process.stdout.readline()) for _ in range(probe_layout.OPEN_ROWS + 1)}
+        # What others do is a move of the process, and no operation of its main thread.
+        assert reader.sample(before).still_age == 0
+        place, rows = standing()
+        assert place == "  False"
+        assert len(rows) == probe_layout.OPEN_ROWS
+        assert {thread for _, thread, _ in rows} < threads
+
+
 def test_a_full_table_of_groups_is_no_error(tmp_path: Path) -> None:
     code = """
 slots = [probe.group(f"g{n}", n, [0, 1]) for n in range(100)]

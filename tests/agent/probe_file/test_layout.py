@@ -58,7 +58,7 @@ def test_records_are_reported_all_or_not_at_all(
 def test_areas_do_not_overlap() -> None:
     areas = [
         (0, layout.HEADER.size),
-        (8 * layout.WORD_PID, 8 * (layout.WORD_HANDED + 1 - layout.WORD_PID)),
+        (8 * layout.WORD_PID, 8 * (layout.WORD_EVENTS_DONE + 1 - layout.WORD_PID)),
         (layout.AT_STATE, 8 + layout.STATE.size),
         (layout.AT_OPERATION, 8 + layout.OPERATION.size),
         (layout.AT_MESH, 8 + layout.MESH.size),
@@ -67,6 +67,10 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_STEPS, layout.STEPS * layout.RECORD),
         (layout.AT_SPANS, layout.SPANS * layout.RECORD),
         (layout.AT_GROUPS, layout.GROUPS * layout.GROUP_STRIDE),
+        (layout.AT_BY_OTHERS, layout.GROUPS),
+        (layout.AT_COUNTED, layout.GROUPS),
+        (layout.AT_OPEN, layout.OPEN_ROWS * layout.OPEN_STRIDE),
+        (layout.AT_RECORD, 8 + layout.RECORD_BYTES),
         (layout.SIZE, 0),
     ]
     for (start, length), (following, _) in itertools.pairwise(areas):
@@ -74,6 +78,8 @@ def test_areas_do_not_overlap() -> None:
     assert 8 + layout.STEP.size == layout.RECORD
     assert 8 + layout.SPAN.size == layout.RECORD
     assert 8 + 8 + layout.GROUP.size <= layout.GROUP_STRIDE
+    assert 8 + layout.OPEN.size <= layout.OPEN_STRIDE
+    assert layout.AT_OPEN % 8 == 0  # a row's seal is one word
     assert len(layout.INJECTIONS) < 256
 
 

@@ -26,7 +26,7 @@ from tests.agent.support.processes import probed, until
 
 WORDS = (
     layout.WORD_PID, layout.WORD_TICK, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_HANDED,
-    layout.WORD_REQUEST, layout.WORD_TICK_THREAD,
+    layout.WORD_REQUEST, layout.WORD_TICK_THREAD, layout.WORD_MOVED, layout.WORD_UNSEEN, layout.WORD_NO_SLOT,
 )  # fmt: skip
 LONG = st.sampled_from([-(1 << 63), (1 << 63) - 1, -1, 0, 1, 2047, 2048, 2049, 8193, 1 << 31, 1 << 53, 1 << 62]) | (
     st.integers(-(1 << 63), (1 << 63) - 1)
@@ -39,15 +39,20 @@ DOUBLE = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1
 def filled(form: struct.Struct) -> st.SearchStrategy[bytes]:
     """The payload of a block, sealed: each number anything that its field can hold."""
     kinds = {"q": LONG, "d": DOUBLE, "h": SHORT, "i": INT, "I": st.integers(0, (1 << 32) - 1)}
+    kinds |= {"Q": st.integers(0, (1 << 64) - 1), "H": st.integers(0, (1 << 16) - 1)}
     parts: list[st.SearchStrategy[object]] = []
     count = ""
     for letter in form.format.lstrip("<"):
         if letter.isdigit():
             count += letter
             continue
-        parts += [st.binary(max_size=int(count or 1))] if letter == "s" else [kinds[letter]] * int(count or 1)
+        if letter != "x":
+            parts += [st.binary(max_size=int(count or 1))] if letter == "s" else [kinds[letter]] * int(count or 1)
         count = ""
     return st.tuples(*parts).map(lambda values: layout.seal(form.pack(*values)))
+
+
+RECORD_FORM = struct.Struct(layout.RECORD_HEAD.format + layout.RECORD_ROW.format.lstrip("<") * layout.RECORD_ROWS)
 
 
 def at(where: int, form: struct.Struct) -> st.SearchStrategy[tuple[int, bytes]]:
@@ -70,6 +75,9 @@ WRITES = st.lists(
         at(layout.AT_STATE, layout.STATE),
         at(layout.AT_OPERATION, layout.OPERATION),
         at(layout.AT_MESH, layout.MESH),
+        at(layout.AT_RECORD, RECORD_FORM),
+        st.integers(0, 2).flatmap(lambda n: at(layout.AT_OPEN + n * layout.OPEN_STRIDE, layout.OPEN)),
+        st.tuples(st.integers(layout.AT_BY_OTHERS, layout.AT_OPEN), st.binary(min_size=1, max_size=9)),
         at(layout.AT_METERS, layout.METERS),
         ring(layout.AT_STEPS, layout.STEP, layout.STEPS),
         ring(layout.AT_SPANS, layout.SPAN, layout.SPANS),

@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.chain import ChainBuilder
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.forgetting import fewest
 from holdfast.diagnostics.hang.proof import Cause, Proof
 from holdfast.diagnostics.hang.reasons import ends_of
 from holdfast.diagnostics.hang.wait_graph import WaitGraph
@@ -39,12 +40,15 @@ def judge(facts: Iterable[RankFacts], *, longest_s: float) -> Proof | None:
 
     `longest_s`: the pause limit. The chain is that of the dead rank that is nearest to the reason.
     """
+    facts = list(facts)
     closed = CanMove(facts, longest_s)
     dead = sorted(rank for rank, process in closed.ranks.items() if process.is_dead)
     if not dead:
         return None
     graph = WaitGraph(closed, dead)
     first = min(dead, key=lambda rank: (graph.level[rank, 0], rank))
-    link, *more = ChainBuilder(closed, graph).of(first)
+    rests = dict.fromkeys(fact for link in ChainBuilder(closed, graph).of(first) for fact in link.facts)
+    shortened = CanMove(fewest(facts, rests, first, longest_s), longest_s)
+    link, *more = ChainBuilder(shortened, WaitGraph(shortened, [first])).of(first)
     end, *others = ends_of(closed, graph, longest_s)
     return Proof(tuple(dead), (end, *others), (link, *more))

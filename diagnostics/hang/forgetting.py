@@ -65,7 +65,7 @@ def _without(facts: RankFacts, fact: Fact) -> RankFacts:
     assert fact.group is not None
     if fact.kind is FactKind.ISSUER:
         return replace(facts, by_others=facts.by_others | {fact.group})
-    # Of a channel that is not listed it is known that it had no message.
+    # With a row, so that `lists_all` does not stand for it.
     return replace(facts, exact=facts.exact - {fact.group}, begun={fact.group: 0, **facts.begun})
 
 

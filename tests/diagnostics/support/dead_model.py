@@ -137,13 +137,12 @@ class Model:
         if sight.seconds < 0.6:
             return FREE  # one window shows nothing
         if sight.state is ThreadState.TIMED:
-            if held:
-                return INSIDE
-            return OWN if sight.ends_in > self._longest and self._sees_all(facts) else FREE
+            return INSIDE if held else FREE
         if sight.state is ThreadState.OWN:
             if held:
                 return INSIDE
-            return OWN if self._sees_all(facts) else FREE
+            is_late = sight.ends_in > self._longest
+            return OWN if (is_late or sight.ends_in != sight.ends_in) and self._sees_all(facts) else FREE
         return FREE
 
     @staticmethod
@@ -160,7 +159,8 @@ class Model:
             peer = self._ranks.get(other)
             if peer is None:
                 continue
-            if group not in peer.facts.exact and (sign[0] not in _LEGS or group in peer.facts.begun):
+            is_new = sign[0] in (*_LEGS, "new_group") and group not in peer.facts.begun and peer.facts.lists_all
+            if group not in peer.facts.exact and not is_new:
                 continue
             at = peer.logs.get(group)
             log = logs[at] if at is not None else ()

@@ -5,6 +5,7 @@ own process, was seen for one window only, or is in one of two kinds of operatio
 second number (`twist`) changes what is known of each rank: counts, issuers, completeness, what else is under way.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -91,7 +92,7 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: _first(facts, kind="broadcast", root=1),
     lambda facts: _first(facts, kind="reduce", root=facts.rank),
     lambda facts: _first(facts, size=7),
-    lambda facts: _first(facts, size=8),
+    lambda facts: _first(facts, size=8 - facts.rank % 2),
     lambda facts: _first(facts, kind=""),
     lambda facts: _counts(facts, WORLD, 0),
     lambda facts: _counts(facts, WORLD, 2),
@@ -101,6 +102,8 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: replace(facts, threads=()),
     lambda facts: _main(facts, state=ThreadState.TIMED, ends_in=30.0),
     lambda facts: _main(facts, state=ThreadState.TIMED, ends_in=90000.0),
+    lambda facts: _main(facts, state=ThreadState.OWN, ends_in=30.0),
+    lambda facts: _main(facts, state=ThreadState.OWN, ends_in=90000.0),
     lambda facts: _main(facts, state=ThreadState.GONE),
     lambda facts: _main(facts, state=ThreadState.HELD),
 )
@@ -108,9 +111,25 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
 
 def standing(index: int, twist: int = 0) -> tuple[RankFacts, RankFacts, RankFacts]:
     index, first = divmod(index, len(ways(0)))
-    index, second = divmod(index, len(ways(1)))
+    third, second = divmod(index, len(ways(1)))
     changes = []
     for _ in range(3):
         twist, change = divmod(twist, len(TWISTS))
         changes.append(TWISTS[change])
-    return changes[0](ways(0)[first]), changes[1](ways(1)[second]), changes[2](ways(2)[index % len(ways(2))])
+    return changes[0](ways(0)[first]), changes[1](ways(1)[second]), changes[2](ways(2)[third])
+
+
+def drawn(rng: random.Random) -> tuple[RankFacts, RankFacts, RankFacts]:
+    """Half of them meet: ranks are in operations under the same number. Of three, two are twisted: alike, or each."""
+    first = rng.randrange(len(ways(0)))
+    second, third = (_near(rng, rank, ways(0)[first]) for rank in (1, 2))
+    size = len(TWISTS)
+    twist = rng.choice((0, rng.randrange(size**3), rng.randrange(size) * (1 + size + size**2)))
+    return standing(first + len(ways(0)) * (second + len(ways(1)) * third), twist)
+
+
+def _near(rng: random.Random, rank: int, other: RankFacts) -> int:
+    numbers = {(one.group, one.number) for one in other.operations}
+    every = range(len(ways(rank)))
+    near = [way for way in every if any((one.group, one.number) in numbers for one in ways(rank)[way].operations)]
+    return rng.choice(near if near and rng.random() < 0.5 else every)

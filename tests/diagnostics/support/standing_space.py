@@ -129,7 +129,14 @@ def drawn(rng: random.Random) -> tuple[RankFacts, RankFacts, RankFacts]:
 
 
 def _near(rng: random.Random, rank: int, other: RankFacts) -> int:
-    numbers = {(one.group, one.number) for one in other.operations}
-    every = range(len(ways(rank)))
-    near = [way for way in every if any((one.group, one.number) in numbers for one in ways(rank)[way].operations)]
-    return rng.choice(near if near and rng.random() < 0.5 else every)
+    near = [way for one in other.operations for way in _by_number(rank).get((one.group, one.number), ())]
+    return rng.choice(near if near and rng.random() < 0.5 else range(len(ways(rank))))
+
+
+@cache
+def _by_number(rank: int) -> dict[tuple[Group, int], list[int]]:
+    found: dict[tuple[Group, int], list[int]] = {}
+    for way, facts in enumerate(ways(rank)):
+        for one in facts.operations:
+            found.setdefault((one.group, one.number), []).append(way)
+    return found

@@ -14,7 +14,7 @@ from holdfast.diagnostics.hang.operations import (
     Role,
     SharedOperation,
     differ,
-    is_message,
+    is_listed_when_used,
     needed,
     role_of,
 )
@@ -116,8 +116,9 @@ class CanMove:
             return Wait.FREE
         if is_inside:
             return Wait.RANKS
-        is_endless = sight.state is ThreadState.OWN or sight.ends_in > self._longest_s
-        return Wait.OWN if is_endless and facts.is_alone else Wait.FREE
+        if sight.state is not ThreadState.OWN or sight.ends_in <= self._longest_s or not facts.is_alone:
+            return Wait.FREE
+        return Wait.OWN
 
     def _take_members(self) -> None:
         variants = Counter(shared.key for shared in self.shared.values())
@@ -140,7 +141,8 @@ class CanMove:
         if process is None:
             return None
         facts, group = process.facts, operation.group
-        if group not in facts.exact and not (is_message(operation) and group not in facts.begun):
+        is_unused = facts.lists_all and group not in facts.begun and is_listed_when_used(operation)
+        if group not in facts.exact and not is_unused:
             return None
         begun = facts.begun.get(group, 0)
         if facts.is_gone:

@@ -18,8 +18,9 @@ both ranks are exact. A member that is gone never comes. In a rank whose main th
 group, only that thread issues the next one: the one axiom by experience, written in the proof. Where another thread
 ever did, or none has yet, any thread may: a checkpoint starts a thread for each save, and pools have several.
 
-A rank is dead if and only if its main thread can't move. One addition to the rule: a deadline after the pause limit
-(`longest_s`) is none, since the job would be ended before.
+A rank is dead if and only if its main thread can't move. One addition to the rule: a wait for the own process with a
+deadline after the pause limit (`longest_s`) is one without, since the job would be ended before: OWN with `ends_in`.
+TIMED is free however late it ends: bytes may end a poll, a signal a sleep.
 """
 
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ from collections.abc import Iterable
 from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.chain import ChainBuilder
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.forgetting import fewest
 from holdfast.diagnostics.hang.proof import Cause, Proof
 from holdfast.diagnostics.hang.reasons import ends_of
 from holdfast.diagnostics.hang.wait_graph import WaitGraph
@@ -39,12 +41,15 @@ def judge(facts: Iterable[RankFacts], *, longest_s: float) -> Proof | None:
 
     `longest_s`: the pause limit. The chain is that of the dead rank that is nearest to the reason.
     """
+    facts = list(facts)
     closed = CanMove(facts, longest_s)
     dead = sorted(rank for rank, process in closed.ranks.items() if process.is_dead)
     if not dead:
         return None
     graph = WaitGraph(closed, dead)
     first = min(dead, key=lambda rank: (graph.level[rank, 0], rank))
-    link, *more = ChainBuilder(closed, graph).of(first)
+    rests = dict.fromkeys(fact for link in ChainBuilder(closed, graph).of(first) for fact in link.facts)
+    shortened = CanMove(fewest(facts, rests, first, longest_s), longest_s)
+    link, *more = ChainBuilder(shortened, WaitGraph(shortened, [first])).of(first)
     end, *others = ends_of(closed, graph, longest_s)
     return Proof(tuple(dead), (end, *others), (link, *more))

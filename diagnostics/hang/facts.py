@@ -54,7 +54,7 @@ class RankFacts:
     """The main thread first. A row with `count` > 1 stands for several threads in the same state."""
     operations: tuple[OpenAt, ...] = ()
     begun: Mapping[Group, int] = field(default_factory=dict)
-    """Operations that it has begun in each group. A channel that is missing here has had no message."""
+    """Operations that it has begun in each group."""
     by_others: frozenset[Group] = frozenset()
     """Groups in which threads other than the main one have begun operations."""
     exact: frozenset[Group] = frozenset()
@@ -62,6 +62,8 @@ class RankFacts:
     is_complete: bool = False
     """`operations` are all that this process has under way."""
     holder: str = ""
+    lists_all: bool = False
+    """A channel or a `new_group` that is missing in `begun` has never been used: the table of groups is not full."""
     lock_held: bool = False
     """The interpreter's lock is held: no thread runs Python code, so none can begin an operation unseen."""
 

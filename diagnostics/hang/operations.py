@@ -11,6 +11,7 @@ _ALL = frozenset({"all_gather", "all_reduce", "all_to_all", "barrier", "new_grou
 _FROM_ROOT = frozenset({"broadcast", "scatter"})
 _TO_ROOT = frozenset({"gather", "reduce"})
 _MESSAGES = frozenset({"recv", "send"})
+_ROW_AT_FIRST_USE = _MESSAGES | {"new_group"}
 
 
 class Role(StrEnum):
@@ -56,8 +57,9 @@ def needed(operation: OpenAt, role: Role, rank: int) -> Sequence[int]:
     return tuple(member for member in set(operation.group.members) if member != rank) if role is Role.PEER else ()
 
 
-def is_message(operation: OpenAt) -> bool:
-    return operation.kind in _MESSAGES
+def is_listed_when_used(operation: OpenAt) -> bool:
+    """Whether the probe itself counts such operations, from the first one on: a rank that has begun none has no row."""
+    return operation.kind in _ROW_AT_FIRST_USE
 
 
 def differ(one: OpenAt, other: OpenAt) -> bool:

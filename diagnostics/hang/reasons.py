@@ -10,7 +10,6 @@ from holdfast.diagnostics.hang.proof import Cause, End
 from holdfast.diagnostics.hang.wait_graph import Node, WaitGraph
 from holdfast.wire.operation_size import words
 from holdfast.wire.rank_sets import compact
-from holdfast.wire.standing import ThreadState
 
 _MOST_NAMED = 4
 """Different operations that a text names."""
@@ -35,7 +34,7 @@ def ends_of(closed: CanMove, graph: WaitGraph, longest_s: float) -> list[End]:
     if gone:
         found.append(End(Cause.GONE, tuple(sorted(gone)), _gone(closed, gone) + _waiting(closed, gone)))
     own = [node for node in graph.ends if not isinstance(node, SharedOperation) and not _is_gone(closed, node)]
-    timed = {rank for rank, index in own if closed.ranks[rank].threads[index].state is ThreadState.TIMED}
+    timed = {rank for rank, index in own if index == 0 and closed.ranks[rank].threads[0].ends_in > 0}
     locked = {rank for rank, _ in own} - timed
     if locked:
         found.append(End(Cause.LOCK, tuple(sorted(locked)), _locked(closed, locked) + _waiting(closed, locked)))

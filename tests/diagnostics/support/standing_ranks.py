@@ -34,12 +34,12 @@ def rank(
 ) -> RankFacts:
     """In these operations, all that is known is known: counts are exact and as the operations say, unless given."""
     counts = {one.group: one.number + 1 for one in operations} | (begun or {})
-    known: dict[str, object] = {"is_complete": True, "exact": frozenset(counts)}
+    known: dict[str, object] = {"is_complete": True, "lists_all": True, "exact": frozenset(counts)}
     return RankFacts(number, threads=tuple(threads), operations=operations, begun=counts, **(known | more))  # type: ignore[arg-type]
 
 
 def gone(number: int, begun: dict[Group, int], how: str = "ended with exit code 0") -> RankFacts:
-    return RankFacts(number, is_gone=True, how=how, begun=begun, exact=frozenset(begun))
+    return RankFacts(number, is_gone=True, how=how, begun=begun, exact=frozenset(begun), lists_all=True)
 
 
 def without(facts: list[RankFacts], number: int, **changes: object) -> list[RankFacts]:

@@ -1,0 +1,208 @@
+"""A rank is dead if and only if no path of the model leads out of its main thread's wait; and the model sees mistakes.
+
+`make model` explores all that `standing_space` holds as long as it may; here a sample of it is explored.
+"""
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.diagnostics.hang import can_move
+from holdfast.diagnostics.hang.can_move import CanMove
+from holdfast.diagnostics.hang.closure import judge
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.operations import Blocker, Lack, Role
+from holdfast.wire.standing import ThreadSight, ThreadState
+from tests.diagnostics.support.dead_model import Model
+from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, drawn, standing
+
+SAMPLE = 2000
+WHOLE = "HOLDFAST_MODEL_SECONDS"
+"""For so long the whole space is explored."""
+Job = tuple[RankFacts, ...]
+
+
+@dataclass
+class Explored:
+    job: Job
+    dead: set[int]
+    states: int
+
+
+def explore(job: Job) -> Explored:
+    model = Model(job, LONGEST)
+    return Explored(job, model.dead(), model.states)
+
+
+def dead_of(job: Job) -> set[int]:
+    proof = judge(job, longest_s=LONGEST)
+    return set(proof.dead) if proof is not None else set()
+
+
+def by_closure(job: Job) -> set[int]:
+    return {rank for rank, process in CanMove(job, LONGEST).ranks.items() if process.is_dead}
+
+
+@cache
+def sample() -> tuple[Explored, ...]:
+    rng = random.Random(1)
+    return tuple(explore(drawn(rng)) for _ in range(SAMPLE))
+
+
+def test_the_judge_says_what_the_model_finds() -> None:
+    wrong = [one for one in sample() if dead_of(one.job) != one.dead]
+    assert not wrong, wrong[0]
+    alive = sum(not one.dead for one in sample())
+    assert SAMPLE / 4 < alive < SAMPLE * 3 / 4  # both are common
+
+
+def test_free_threads_that_do_less_than_they_may_lead_no_dead_rank_out() -> None:
+    """In full these are millions of states each: the first thousands."""
+    for one in [one for one in sample() if one.dead][:40]:
+        assert one.dead <= Model(one.job, LONGEST, is_rich=True).dead(most=1500)
+
+
+@pytest.mark.skipif(not os.environ.get(WHOLE), reason="make model")
+def test_the_whole_space() -> None:
+    """In an order of its own, so that each run begins with other states."""
+    start, rng = time.process_time(), random.Random(int(os.environ.get("HOLDFAST_MODEL_SEED", "0")))
+    end = start + float(os.environ[WHOLE])
+    offset, jobs, states, dead = rng.randrange(SIZE), 0, 0, 0
+    stride = 1_299_709  # a prime that does not divide SIZE: all are met once
+    while time.process_time() < end and jobs < 2 * SIZE:
+        index, twist = (offset + jobs // 2 * stride) % SIZE, 0 if jobs % 2 else rng.randrange(len(TWISTS) ** 3)
+        one = explore(standing(index, twist))
+        assert dead_of(one.job) == one.dead, (index, twist, one)
+        jobs, states, dead = jobs + 1, states + one.states, dead + bool(one.dead)
+        if one.dead and jobs % 499 == 0:
+            rich = Model(one.job, LONGEST, is_rich=True)
+            assert one.dead <= rich.dead(most=50_000), (index, twist, one)
+            states += rich.states
+        if jobs % 10_000 == 0:
+            print(f"{jobs} of {2 * SIZE} jobs, {dead} of them dead, {states} states, no difference", flush=True)
+
+
+def _all_in_main(facts: RankFacts) -> can_move.Process:
+    held = [replace(one, thread=facts.threads[0].tid if facts.threads else one.thread) for one in facts.operations]
+    return _PROCESS(replace(facts, operations=tuple(held)))
+
+
+def _counts_hold(operation: OpenAt, role: Role, facts: RankFacts) -> bool:
+    return operation.is_timed or role in (Role.NOBODY, Role.UNKNOWN)
+
+
+def _is_main_only(value: bool) -> Callable[..., Blocker]:
+    return lambda lack, **_: Blocker(lack, value and lack is Lack.ISSUERS)
+
+
+def _all_roles(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
+    role = _ROLE(operation, rank, members)
+    return Role.ALL if role in (Role.NOBODY, Role.ROOT) else role
+
+
+def _each_seen(self: CanMove, sight: ThreadSight, facts: RankFacts, is_inside: bool) -> can_move.Wait:
+    held = replace(sight, state=ThreadState.OWN) if sight.state is ThreadState.HELD else sight
+    return _WAIT(self, held, facts, is_inside)
+
+
+_PROCESS, _ROLE, _WAIT, _NEEDED = can_move._process, can_move.role_of, CanMove._wait_of, can_move.needed
+_MUTANTS: dict[str, tuple[object, str, object]] = {
+    "a process does not wait for its threads": (CanMove, "_wake", lambda self, rank: None),
+    "one window is enough": (can_move, "KNOWN_AFTER", 0.3),
+    "operations are the main thread's": (can_move, "_process", _all_in_main),
+    "a member is not needed": (can_move, "needed", lambda *of: _NEEDED(*of)[:-1]),
+    "all members are needed": (can_move, "role_of", _all_roles),
+    "any thread issues": (can_move, "Blocker", _is_main_only(False)),
+    "only the main thread issues": (can_move, "Blocker", _is_main_only(True)),
+    "operations do not differ": (can_move, "differ", lambda one, other: False),
+    "the kind alone differs": (can_move, "differ", lambda one, other: one.kind != other.kind),
+    "records are complete": (RankFacts, "is_alone", property(lambda self: True)),
+    "a held lock proves nothing": (RankFacts, "is_alone", property(lambda self: self.is_complete)),
+    "own counts are exact": (can_move, "_may_end", _counts_hold),
+    "no operation ends by itself": (can_move, "_may_end", lambda one, role, facts: one.group not in facts.exact),
+    "who is held never goes on": (CanMove, "_wait_of", _each_seen),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", _MUTANTS)
+def test_the_model_sees_each_mistake(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    explored = sample()
+    monkeypatch.setattr(*_MUTANTS[mutant])
+    assert any(by_closure(one.job) != one.dead for one in explored)
+
+
+KINDS = ("all_reduce", "new_group", "barrier", "broadcast", "scatter", "reduce", "gather", "odd", "")
+STATES = (*ThreadState, *[ThreadState.OWN] * 8, *[ThreadState.TIMED] * 2)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Up to five ranks with up to three threads, in random groups and channels."""
+    size = draw(st.integers(2, 5))
+    ranks = st.lists(st.integers(0, size - 1), min_size=2, unique=True)
+    groups = [Group(f"group{n}", n, tuple(draw(ranks))) for n in range(draw(st.integers(1, 3)))]
+    ends = draw(st.lists(st.permutations(range(size)), max_size=2, unique_by=lambda one: tuple(one[:2])))
+    channels = [Group(f"{source}>{target}", 9, (source, target)) for source, target, *_ in ends]
+    return tuple(draw(one_rank(rank, groups, channels)) for rank in range(size) if draw(st.integers(0, 9)))
+
+
+@st.composite
+def one_rank(draw: st.DrawFn, rank: int, groups: list[Group], channels: list[Group]) -> RankFacts:
+    own = [group for group in groups if rank in group.members]
+    ways = [channel for channel in channels if rank in channel.members]
+    begun = {group: draw(st.integers(0, 2)) for group in (*own, *ways) if draw(st.integers(0, 3))}
+    threads, operations, taken = [], [], set()
+    for tid in range(1, draw(st.integers(1, 3)) + 1):
+        seconds, ends_in = (
+            draw(st.sampled_from([0.3, 1.0, 1.0, 1.0])),
+            draw(st.sampled_from([math.nan, math.nan, 5.0, 9000.0])),
+        )
+        threads.append(ThreadSight(tid, draw(st.sampled_from(STATES)), seconds, ends_in))
+        for _ in range(draw(st.integers(0, 2)) if own or ways else 0):
+            group, number = draw(st.sampled_from([*own, *ways])), draw(st.integers(0, 2))
+            if (group, number) in taken:
+                continue
+            taken.add((group, number))
+            kind = draw(st.sampled_from(KINDS)) if group in own else "send" if group.members[0] == rank else "recv"
+            root = draw(st.sampled_from([-1, *group.members])) if kind in KINDS[3:7] else -1
+            waits = draw(st.sampled_from([tid, tid, tid, tid, 0, 77]))
+            is_timed = draw(st.integers(0, 7)) == 0
+            operations.append(OpenAt(waits, group, kind, number, draw(st.sampled_from([0, 4, 4, 8])), root, is_timed))
+            begun[group] = max(begun.get(group, 0), number + 1)
+    exact = frozenset(group for group in begun if draw(st.integers(0, 5)))
+    is_gone, is_complete, lock_held = draw(st.integers(0, 5)) == 0, draw(st.integers(0, 4)) > 0, draw(st.booleans())
+    by_others = frozenset(group for group in begun if draw(st.booleans()))
+    return RankFacts(
+        rank,
+        is_gone,
+        "",
+        tuple(threads),
+        tuple(operations),
+        begun,
+        by_others,
+        exact,
+        is_complete,
+        "",
+        draw(st.booleans()),
+        lock_held,
+    )
+
+
+@settings(max_examples=150)
+@given(jobs())
+def test_bigger_jobs(job: Job) -> None:
+    model = Model(job, LONGEST)
+    found = model.dead(most=4000)
+    dead = dead_of(job)
+    assert dead <= found
+    if model.states < 4000:
+        assert dead == found

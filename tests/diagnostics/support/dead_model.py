@@ -1,0 +1,238 @@
+"""What may happen to ranks that stand still: a step relation, explored whole. It shares no code with the judge.
+
+A free thread may do anything that program order and the axiom of issuers allow: let go what waits for its process, put
+the next operation of a group under way (whichever kind, as it likes), leave what it is in and try again. A thread in an
+operation goes on when all whom it needs have put the same under way. A rank is dead if on no path its main thread ever
+becomes free.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast.diagnostics.hang.facts import RankFacts
+from holdfast.diagnostics.hang.group import Group
+from holdfast.wire.standing import ThreadSight, ThreadState
+
+FREE, OWN, ENDED, INSIDE = range(4)
+Sign = tuple[str, int, int]
+"""Kind, size, root."""
+ANY: Sign = ("", 0, -1)
+"""Of what is over, or may be tried again: it fits whatever the others do."""
+Ref = tuple[Group, int, Sign]
+Thread = tuple[int, tuple[Ref, ...]]
+"""Mode, and the operations that it is in."""
+State = tuple[tuple[Thread, ...], tuple[tuple[Sign, ...], ...]]
+"""All threads; for each rank and group what it has put under way there, in order."""
+
+_T = TypeVar("_T")
+_LEGS = {"send", "recv"}
+_EVERYONE = {"all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_all", "new_group"}
+
+
+def _fits(one: Sign, other: Sign) -> bool:
+    same_kind = not one[0] or not other[0] or one[0] == other[0] or {one[0], other[0]} == _LEGS
+    same_size = 0 in (one[1], other[1]) or one[1] == other[1]
+    return same_kind and same_size and (-1 in (one[2], other[2]) or one[2] == other[2])
+
+
+def _wanted(rank: int, group: Group, sign: Sign) -> set[int] | None:
+    """Whom an operation can't end without. None: who knows."""
+    kind, _, root = sign
+    everyone = set(group.members)
+    if rank not in everyone:
+        return None
+    if kind in _LEGS:
+        return everyone - {rank} if len(everyone) == 2 else None
+    if kind in _EVERYONE:
+        return everyone - {rank}
+    if root not in everyone:
+        return None
+    if kind in ("broadcast", "scatter"):
+        return {root} - {rank}
+    if kind in ("reduce", "gather"):
+        return everyone - {rank} if root == rank else set()
+    return None
+
+
+@dataclass(slots=True)
+class _Rank:
+    facts: RankFacts
+    threads: list[int]
+    """Indices of its threads in the state."""
+    logs: dict[Group, int]
+    """Of its logs in the state."""
+    loose: list[tuple[Ref, bool]]
+    """Operations that no thread waits for, and whether they are timed."""
+
+
+class Model:
+    """`is_rich`: free threads may also stop being free, begin what does not fit, or wait in what they begin. No path
+    more leads out of a wait, but there are many more states."""
+
+    def __init__(self, facts: Iterable[RankFacts], longest_s: float, is_rich: bool = False) -> None:
+        self._longest, self._is_rich = longest_s, is_rich
+        self._ranks: dict[int, _Rank] = {}
+        threads: list[Thread] = []
+        logs: list[list[Sign]] = []
+        self._rank_of: list[int] = []
+        self._timed: set[tuple[int, Ref]] = set()
+        self._top: dict[Group, int] = {}
+        self._signs: dict[tuple[Group, int], set[Sign]] = {}
+        facts = list(facts)
+        for one in facts:
+            self._add(one, threads, logs)
+        for group in self._top:
+            for rank in self._ranks.values():
+                if rank.facts.rank in group.members and group not in rank.logs and not rank.facts.is_gone:
+                    rank.logs[group] = len(logs)
+                    logs.append([])
+        self.states = 0
+        """How many it has explored."""
+        self.start: State = (tuple(threads), tuple(tuple(log) for log in logs))
+
+    def _add(self, facts: RankFacts, threads: list[Thread], logs: list[list[Sign]]) -> None:
+        rank = _Rank(facts, [], {}, [])
+        self._ranks[facts.rank] = rank
+        for group, count in facts.begun.items():
+            rank.logs[group] = len(logs)
+            logs.append([ANY] * count)
+        if facts.is_gone:
+            return
+        listed = {sight.tid for sight in facts.threads} - {0}
+        refs: dict[int, list[Ref]] = {}
+        for one in facts.operations:
+            ref = (one.group, one.number, (one.kind, one.size, one.root))
+            if one.group not in rank.logs:
+                rank.logs[one.group] = len(logs)
+                logs.append([])
+            log = logs[rank.logs[one.group]]
+            log += [ANY] * (one.number + 1 - len(log))
+            log[one.number] = ref[2]
+            self._top[one.group] = max(self._top.get(one.group, 0), one.number + 1)
+            self._signs.setdefault((one.group, one.number), set()).add(ref[2])
+            if one.is_timed:
+                self._timed.add((facts.rank, ref))
+            if one.thread:
+                refs.setdefault(one.thread, []).append(ref)
+            else:
+                rank.loose.append((ref, one.is_timed))
+        for sight in facts.threads:
+            held = tuple(refs.get(sight.tid, ())) if sight.tid else ()
+            self._append(rank, threads, (self._mode(sight, held, facts), held))
+        for tid, held_by in refs.items():
+            if tid not in listed:
+                self._append(rank, threads, (FREE, tuple(held_by)))
+        if not facts.threads:
+            self._append(rank, threads, (FREE, ()))
+
+    def _append(self, rank: _Rank, threads: list[Thread], thread: Thread) -> None:
+        rank.threads.append(len(threads))
+        threads.append(thread)
+        self._rank_of.append(rank.facts.rank)
+
+    def _mode(self, sight: ThreadSight, held: tuple[Ref, ...], facts: RankFacts) -> int:
+        if sight.state is ThreadState.GONE:
+            return ENDED
+        if sight.seconds < 0.6:
+            return FREE  # one window shows nothing
+        if sight.state is ThreadState.TIMED:
+            return INSIDE if held else FREE
+        if sight.state is ThreadState.OWN:
+            if held:
+                return INSIDE
+            is_late = sight.ends_in > self._longest
+            return OWN if (is_late or sight.ends_in != sight.ends_in) and self._sees_all(facts) else FREE
+        return FREE
+
+    @staticmethod
+    def _sees_all(facts: RankFacts) -> bool:
+        return facts.is_complete or (facts.lock_held and len(facts.operations) == 0)
+
+    def _ends(self, rank: int, ref: Ref, logs: tuple[tuple[Sign, ...], ...]) -> bool:
+        """Whether this operation of this rank may end now, for all that is known."""
+        group, number, sign = ref
+        wanted = _wanted(rank, group, sign)
+        if (rank, ref) in self._timed or wanted is None or group not in self._ranks[rank].facts.exact:
+            return True
+        for other in wanted:
+            peer = self._ranks.get(other)
+            if peer is None:
+                continue
+            is_new = sign[0] in (*_LEGS, "new_group") and group not in peer.facts.begun and peer.facts.lists_all
+            if group not in peer.facts.exact and not is_new:
+                continue
+            at = peer.logs.get(group)
+            log = logs[at] if at is not None else ()
+            if len(log) <= number or not _fits(sign, log[number]):
+                return False
+        return True
+
+    def steps(self, state: State) -> Iterator[State]:
+        threads, logs = state
+        for at, (mode, held) in enumerate(threads):
+            rank = self._ranks[self._rank_of[at]]
+            if mode == INSIDE:
+                if any(self._ends(rank.facts.rank, ref, logs) for ref in held):
+                    yield _put(threads, at, (FREE, held)), logs
+            elif mode == FREE:
+                for other in rank.threads:
+                    if threads[other][0] == OWN:
+                        yield _put(threads, other, (FREE, threads[other][1])), logs
+                for ref in held:
+                    yield from self._again(rank, ref, state)
+                yield from self._issues(rank, at, state)
+                if self._is_rich:
+                    yield _put(threads, at, (ENDED, held)), logs
+                    yield _put(threads, at, (OWN, held)), logs
+        for rank in self._ranks.values():
+            for ref, _ in rank.loose:
+                if self._ends(rank.facts.rank, ref, logs):
+                    for other in rank.threads:
+                        if threads[other][0] == OWN:
+                            yield _put(threads, other, (FREE, threads[other][1])), logs
+                    yield from self._again(rank, ref, state)
+
+    def _again(self, rank: _Rank, ref: Ref, state: State) -> Iterator[State]:
+        """It has left the operation, and may try under the same number once more."""
+        threads, logs = state
+        at = rank.logs[ref[0]]
+        if logs[at][ref[1]] != ANY:
+            yield threads, _put(logs, at, _put(logs[at], ref[1], ANY))
+
+    def _issues(self, rank: _Rank, at: int, state: State) -> Iterator[State]:
+        threads, logs = state
+        facts = rank.facts
+        is_main = at == rank.threads[0]
+        for group, log_at in rank.logs.items():
+            used_by_main_alone = facts.begun.get(group, 0) > 0 and group not in facts.by_others
+            if (used_by_main_alone and not is_main) or len(logs[log_at]) >= self._top.get(group, 0):
+                continue
+            number = len(logs[log_at])
+            # What it begins is not known, so that no kind is held against it: one that fits all is among those it may.
+            others = sorted(self._signs.get((group, number), ())) if self._is_rich else ()
+            for sign in (ANY, *others):
+                then = _put(logs, log_at, (*logs[log_at], sign))
+                yield threads, then
+                if self._is_rich:
+                    yield _put(threads, at, (INSIDE, ((group, number, sign),))), then
+
+    def dead(self, most: int = 1 << 40) -> set[int]:
+        """Explore all states, or so many: the ranks whose main threads are free in none."""
+        left = {rank.threads[0]: number for number, rank in self._ranks.items() if rank.threads}
+        left = {at: number for at, number in left.items() if self.start[0][at][0] != ENDED}
+        seen, todo = {self.start}, [self.start]
+        while todo and left and len(seen) < most:
+            state = todo.pop()
+            for at in [at for at in left if state[0][at][0] == FREE]:
+                del left[at]
+            for then in self.steps(state):
+                if then not in seen:
+                    seen.add(then)
+                    todo.append(then)
+        self.states = len(seen)
+        return set(left.values())
+
+
+def _put(items: tuple[_T, ...], at: int, item: _T) -> tuple[_T, ...]:
+    return (*items[:at], item, *items[at + 1 :])

@@ -1,0 +1,142 @@
+"""All ways in which three ranks with two threads and three groups may stand, by number: what the model explores.
+
+Rank 0 is in WORLD and LEFT, rank 1 in all three groups, rank 2 in WORLD and RIGHT. Each thread is free, waits for its
+own process, was seen for one window only, or is in one of two kinds of operation under one of two numbers of a group. A
+second number (`twist`) changes what is known of each rank: counts, issuers, completeness, what else is under way.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.group import Group
+from holdfast.wire.standing import ThreadSight, ThreadState
+from tests.diagnostics.support.standing_ranks import LEFT, MAIN, OTHER, RIGHT, WORLD, inside
+
+LONGEST = 1800.0
+GROUPS = ((WORLD, LEFT), (WORLD, LEFT, RIGHT), (WORLD, RIGHT))
+KINDS = ("all_reduce", "barrier")
+NUMBERS = (1, 2)
+_Thread = tuple[ThreadSight | None, OpenAt | None]
+
+
+def _threads(rank: int, tid: int) -> list[_Thread]:
+    """All that one thread may do."""
+    found: list[_Thread] = [
+        (ThreadSight(tid, ThreadState.RUNS, 0.0), None),
+        (ThreadSight(tid, ThreadState.OWN, 1.0), None),
+        (ThreadSight(tid, ThreadState.OWN, 0.4) if tid == MAIN else None, None),
+    ]
+    still = ThreadSight(tid, ThreadState.OWN, 1.0)
+    for group in GROUPS[rank]:
+        found += [(still, inside(group, number, kind, tid)) for kind in KINDS for number in NUMBERS]
+    return found
+
+
+@cache
+def ways(rank: int) -> tuple[RankFacts, ...]:
+    """All that one rank may do, all of it known. Under one number of a group it is in one operation only."""
+    found = []
+    for main, first in _threads(rank, MAIN):
+        for other, second in _threads(rank, OTHER):
+            operations = tuple(one for one in (first, second) if one is not None)
+            if len({(one.group, one.number) for one in operations}) == len(operations):
+                threads = tuple(one for one in (main, other) if one is not None)
+                begun = {group: 1 for group in GROUPS[rank]}
+                for one in operations:
+                    begun[one.group] = max(begun[one.group], one.number + 1)
+                found.append(
+                    RankFacts(rank, False, "", threads, operations, begun, frozenset(), frozenset(begun), True)
+                )
+    return tuple(found)
+
+
+SIZE = len(ways(0)) * len(ways(1)) * len(ways(2))
+
+
+def _first(facts: RankFacts, **changes: object) -> RankFacts:
+    """With the first operation changed."""
+    held = facts.operations
+    return replace(facts, operations=(replace(held[0], **changes), *held[1:])) if held else facts  # type: ignore[arg-type]
+
+
+def _counts(facts: RankFacts, group: Group, count: int) -> RankFacts:
+    lowest = max((one.number + 1 for one in facts.operations if one.group is group), default=0)
+    return replace(facts, begun={**facts.begun, group: max(count, lowest)})
+
+
+def _main(facts: RankFacts, **changes: object) -> RankFacts:
+    return replace(facts, threads=(replace(facts.threads[0], **changes), *facts.threads[1:]))  # type: ignore[arg-type]
+
+
+def _gone(facts: RankFacts) -> RankFacts:
+    return replace(facts, is_gone=True, threads=(), operations=())
+
+
+TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
+    lambda facts: facts,
+    lambda facts: facts,
+    lambda facts: facts,
+    _gone,
+    lambda facts: replace(facts, exact=frozenset({WORLD})),
+    lambda facts: replace(facts, exact=facts.exact - {WORLD}),
+    lambda facts: replace(facts, by_others=frozenset({WORLD})),
+    lambda facts: replace(facts, by_others=frozenset({LEFT, RIGHT})),
+    lambda facts: replace(facts, is_complete=False),
+    lambda facts: replace(facts, is_complete=False, lock_held=True),
+    lambda facts: _first(facts, thread=0),
+    lambda facts: _first(facts, thread=99),
+    lambda facts: _first(facts, is_timed=True),
+    lambda facts: _first(facts, kind="broadcast", root=1),
+    lambda facts: _first(facts, kind="reduce", root=facts.rank),
+    lambda facts: _first(facts, size=7),
+    lambda facts: _first(facts, size=8 - facts.rank % 2),
+    lambda facts: _first(facts, kind=""),
+    lambda facts: _counts(facts, WORLD, 0),
+    lambda facts: _counts(facts, WORLD, 2),
+    lambda facts: _counts(facts, WORLD, 3),
+    lambda facts: _counts(facts, GROUPS[facts.rank][-1], 0),
+    lambda facts: _counts(facts, GROUPS[facts.rank][-1], 2),
+    lambda facts: replace(facts, threads=()),
+    lambda facts: _main(facts, state=ThreadState.TIMED, ends_in=30.0),
+    lambda facts: _main(facts, state=ThreadState.TIMED, ends_in=90000.0),
+    lambda facts: _main(facts, state=ThreadState.OWN, ends_in=30.0),
+    lambda facts: _main(facts, state=ThreadState.OWN, ends_in=90000.0),
+    lambda facts: _main(facts, state=ThreadState.GONE),
+    lambda facts: _main(facts, state=ThreadState.HELD),
+)
+
+
+def standing(index: int, twist: int = 0) -> tuple[RankFacts, RankFacts, RankFacts]:
+    index, first = divmod(index, len(ways(0)))
+    third, second = divmod(index, len(ways(1)))
+    changes = []
+    for _ in range(3):
+        twist, change = divmod(twist, len(TWISTS))
+        changes.append(TWISTS[change])
+    return changes[0](ways(0)[first]), changes[1](ways(1)[second]), changes[2](ways(2)[third])
+
+
+def drawn(rng: random.Random) -> tuple[RankFacts, RankFacts, RankFacts]:
+    """Half of them meet: ranks are in operations under the same number. Of three, two are twisted: alike, or each."""
+    first = rng.randrange(len(ways(0)))
+    second, third = (_near(rng, rank, ways(0)[first]) for rank in (1, 2))
+    size = len(TWISTS)
+    twist = rng.choice((0, rng.randrange(size**3), rng.randrange(size) * (1 + size + size**2)))
+    return standing(first + len(ways(0)) * (second + len(ways(1)) * third), twist)
+
+
+def _near(rng: random.Random, rank: int, other: RankFacts) -> int:
+    near = [way for one in other.operations for way in _by_number(rank).get((one.group, one.number), ())]
+    return rng.choice(near if near and rng.random() < 0.5 else range(len(ways(rank))))
+
+
+@cache
+def _by_number(rank: int) -> dict[tuple[Group, int], list[int]]:
+    found: dict[tuple[Group, int], list[int]] = {}
+    for way, facts in enumerate(ways(rank)):
+        for one in facts.operations:
+            found.setdefault((one.group, one.number), []).append(way)
+    return found

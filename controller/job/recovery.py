@@ -361,14 +361,6 @@ class Recovery:
         self.settling, self.stop_at = None, math.inf
         return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
 
-    def would_not_end(self, name: str, error: str, now: Instant) -> list[Action]:
-        """Its workers are still there, and cannot be ended. The next generation has a store of its own, which they
-        do not know: it begins without the node, unless so many go that it cannot be them."""
-        few = self.c.evictions(now) < self.c.options.max_evictions
-        out = self.evict(name, f"did not stop its workers: {error}", now, quarantined=False) if few else []
-        blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not stop: {error}", now)
-        return [*out, *self.found(blocked, now)]
-
     def orphan_logs(self, now: Instant) -> list[Action]:
         """A critical line that no fault followed is an alert of its own."""
         actions: list[Action] = []

@@ -46,9 +46,9 @@ class Places:
 def _calls(rank: int, stacks: Sequence[Stack]) -> list[str]:
     """Of its main thread, the outermost first, without what every worker begins with."""
     for stack in stacks:
-        if stack.thread == "main" and rank in stack.ranks:
-            if calls := [frame for frame in stack.frames if not frame.startswith(_LOADERS)]:
-                return calls
+        calls = [frame for frame in stack.frames if not frame.startswith(_LOADERS)]
+        if calls and stack.thread == "main" and rank in stack.ranks:
+            return calls
     return []
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from holdfast.agent.activity import ras_thread
+from holdfast.agent.activity.child_waits import ChildWaits
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.interpreter import InterpreterLock
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
@@ -86,6 +87,7 @@ class CloseLook:
         self._others = ThreadWaits(self._folder)
         self._waits: tuple[object, ThreadWait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
+        self._child_waits = ChildWaits(host)
         self._lock = InterpreterLock(self._folder, tick_thread)
         self._runnable: dict[int, int] = {}  # nanoseconds, of threads that may compute in Python besides the main one
         self._others_ran = 0.0  # the same, of all of them so far, in seconds
@@ -106,6 +108,9 @@ class CloseLook:
         thread, state = self._look_at_threads(stat, now)
         wait, channel, turns = self._wait(now, stat, state, children)
         moved["surroundings"] = self._look_around(now, wait, channel, turns, children)
+        moved["a child's attempts"] = self._child_waits.look(wait.words, children, Clocks(now, time.time(), now))
+        if math.isnan(wait.until):
+            wait = replace(wait, until=self._child_waits.until)
         moved["Python"] = turns is not None and self._lock.is_handed_over(now, turns[0], self._others_ran)
         if any(moved.values()):
             log.debug("activity.moves", worker_pid=self.pid, by=", ".join(what for what, does in moved.items() if does))

@@ -156,7 +156,7 @@ class Membership:
             return []  # an older stream of a node that is back already
         finding = stream_finding(node, now)
         self.c.connected -= node.connected
-        node.connected, node.left_at = False, now.mono
+        node.connected, node.left_at, node.frozen = False, now.mono, False
         node.history.left(now.wall)
         if node.state is not t.NodeState.LOST:
             node.state, node.reason = t.NodeState.SUSPECT, finding.text

@@ -67,7 +67,7 @@ class NodeLoss:
                 self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
             else:
                 self.c.life.given_up.add(name)
-            if not together:
+            if not together and not self._is_frozen(name):
                 self.c.history(name).failed(self.c.job.spec.id, self.c.others_on(name))
                 actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
         return actions + self.kept(names) if together else actions
@@ -139,11 +139,19 @@ class NodeLoss:
         goes_on = replaceable or may_shrink(job.spec, job.nodes)
         usual = o.spare_grace if replaceable else o.agent_grace
 
+        idle = float(job.spec.limits.get("idle_limit", o.idle_limit))
+
         def grace(name: str) -> float:
+            if self._is_frozen(name):  # all that it runs may go on when it is thawed
+                return max(usual, idle)
             # Where the workers went down too, nothing runs that would be worth the wait.
             return min(_DEAD_GRACE, o.spare_grace) if goes_on and self._went_down(name) else usual
 
         return [name for name in away if self.c.away_for(name, now) > grace(name)]
+
+    def _is_frozen(self, name: str) -> bool:
+        node = self.c.nodes.get(name)
+        return node is not None and node.frozen
 
     def _went_down(self, name: str) -> bool:
         """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other known

@@ -10,10 +10,12 @@ from holdfast.agent.node.checks import Checks
 from holdfast.agent.node.faults import NodeFaults
 from holdfast.agent.node.peers import probe_peer
 from holdfast.agent.processes.guard import PartGuard
+from holdfast.agent.workers.unended import UnendedError
 from holdfast.agent.workers.workers import Workers
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError, Refused
 from holdfast.wire import messages as msg
+from holdfast.wire.holds import HOLD
 
 _ANSWERS = 1000
 """Answers that are kept for a controller that asks again."""
@@ -86,6 +88,8 @@ class Commands:
             answer = msg.CommandResult(command.id, True, data=data)
         except HoldfastError as error:
             data = {"refused": "1"} if isinstance(error, Refused) else {}
+            if isinstance(error, UnendedError):
+                data[HOLD] = error.hold.value
             answer = msg.CommandResult(command.id, False, str(error), data=data)
         except OSError as error:
             answer = msg.CommandResult(command.id, False, f"{type(error).__name__}: {error}")

@@ -348,7 +348,6 @@ declare namespace Api {
     idle_limit?: number | null;
     idle_limit_start?: number | null;
     exit_limit?: number | null;
-    exit_limit?: number | null;
     pause_alert?: number | null;
   }
   interface JobPause {

@@ -8,6 +8,7 @@ import math
 import os
 from dataclasses import dataclass, replace
 
+from holdfast.agent.activity.child_waits import ChildWaits
 from holdfast.agent.activity.holders import Holders
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.interpreter import InterpreterLock
@@ -88,6 +89,7 @@ class CloseLook:
         self._threads = ThreadLooks(pid, host, tick_thread)
         self._waits: tuple[object, ThreadWait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
+        self._child_waits = ChildWaits(host)
         self._lock = InterpreterLock(self._folder, tick_thread)
         self._ras = RasThread(pid, host.proc)
         self._holders = Holders(host.proc)
@@ -114,6 +116,9 @@ class CloseLook:
         thread, state = self._threads.look(stat, now, turn)
         wait, turns = self._wait(now, stat, state, channel, children, turn)
         moved["surroundings"] = self._look_around(now, wait, channel, turns, children)
+        moved["a child's attempts"] = self._child_waits.look(wait.words, children, turn.clocks)
+        if math.isnan(wait.until):
+            wait = replace(wait, until=self._child_waits.until)
         moved["Python"] = turns is not None and self._lock.is_handed_over(now, turns[0], self._threads.others_ran)
         if any(moved.values()):
             log.debug("activity.moves", worker_pid=self.pid, by=", ".join(what for what, does in moved.items() if does))

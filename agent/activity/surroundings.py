@@ -1,8 +1,10 @@
 """What moves around a worker that stands still, and will let it go on: the process at the other end of its socket or
 pipe, pages that the host writes back for it, its own next attempt. Looked at only where the worker waits for such."""
 
+import math
 from collections.abc import Collection
 
+from holdfast.agent.activity.attempts import Attempts
 from holdfast.agent.activity.host_flow import FLOW_AMOUNT, FLOW_LEAK, disk_bytes, is_asked, network_bytes, rdma_bytes
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth
 from holdfast.agent.activity.other_ends import Holders, far_links
@@ -12,9 +14,6 @@ from holdfast.agent.processes.proc_files import parse_io, parse_stat, read
 from holdfast.agent.processes.sockets import Sockets
 
 MOST_ENDS = 4
-ATTEMPT_S, ATTEMPT_CPU_S = 0.4, 120e-6
-"""A sleep between attempts is longer than the first; an attempt takes more processor time than the second. Waking from
-a sleep takes 25 us, looking for a file 60, a connection that is refused 190 (measured on a busy machine)."""
 
 
 class Surroundings:
@@ -26,7 +25,7 @@ class Surroundings:
         self._sums = ActivitySums()
         self._cpu, self._bytes = Growth(CPU_LEAK, CPU_AMOUNT), Growth(BYTES_LEAK, BYTES_AMOUNT)
         self._flows = [Growth(FLOW_LEAK, FLOW_AMOUNT) for _ in range(3)]  # disks, network, RDMA
-        self._turn: tuple[int, int, float] | None = None
+        self._attempts = Attempts()
         self._was_asked = False
         self.cpu = 0.0
         self.ends: tuple[int, ...] = ()
@@ -76,11 +75,7 @@ class Surroundings:
         return found
 
     def attempts(self, now: float, wait: ThreadWait, ran_ns: int, slices: int) -> bool:
-        """Whether it sleeps between attempts at something: each sleep is another, and work lies between them."""
-        before = self._turn
-        if before is None or slices != before[0]:
-            self._turn = (slices, ran_ns, now)
-        if before is None or slices == before[0] or wait.words != TIMER:
-            return False
-        turns = slices - before[0]
-        return (now - before[2]) / turns >= ATTEMPT_S and (ran_ns - before[1]) / 1e9 / turns >= ATTEMPT_CPU_S
+        """Whether it makes attempts at something, between waits that end by themselves: a sleep, or a wait for
+        descriptors or a lock with a deadline."""
+        is_timed = wait.words == TIMER or not math.isnan(wait.until)
+        return self._attempts.look(now, is_timed, ran_ns, slices)

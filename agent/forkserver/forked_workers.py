@@ -15,6 +15,7 @@ from holdfast.agent.forkserver.journal import Started, WorkerJournal, boot_id, k
 from holdfast.agent.forkserver.stores import Stores
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec, mark
 from holdfast.agent.probe_file import injections
+from holdfast.agent.processes import holders
 from holdfast.agent.processes import tree as process_tree
 from holdfast.wire.messages import KeptWorker
 from holdfast.wire.types import WorkerExited
@@ -55,6 +56,7 @@ class ForkedWorkers:
         """Output in memory of the workers here, until their end is acknowledged."""
         self._paths: dict[Key, tuple[str, str]] = {}  # where it goes from there, as far as that is known
         self._held: list[int] = []
+        self._unreaped: list[int] = []  # descriptors of workers that ended under a tracer, which keeps them as zombies
         self._sweeps: dict[Key, int] = {}  # worker that ended badly: its pid, for what it may have left behind
 
     def hold(self, fd: int) -> None:
@@ -66,7 +68,8 @@ class ForkedWorkers:
         self.release_loop()
         self.journal.close()
         outputs = [fd for pair in self.outputs.values() for fd in pair]
-        for fd in (*self._held, *outputs, *(one.pidfd for one in self.running.values()), *self.stores.descriptors()):
+        pidfds = [*self._unreaped, *(one.pidfd for one in self.running.values())]
+        for fd in (*self._held, *outputs, *pidfds, *self.stores.descriptors()):
             os.close(fd)
 
     def start(self, data: dict[str, Any]) -> int:
@@ -159,7 +162,8 @@ class ForkedWorkers:
 
     def patience(self) -> float:
         """Seconds until `tend` wants to run again."""
-        return SWEEP_S if self._sweeps else IDLE_S
+        is_ending = any(one.killed for one in self.running.values())
+        return SWEEP_S if self._sweeps or is_ending else IDLE_S
 
     def collect(self, is_read: bool) -> None:
         """What is due without any event: end what dead workers left behind, keep an eye on the OOM killer.
@@ -168,6 +172,9 @@ class ForkedWorkers:
         """
         if self.running:
             self.oom.look()
+        for key in [key for key, one in self.running.items() if one.ours]:
+            self._on_exit(key)  # of one that ends under a tracer no descriptor reports it
+        self._unreaped = [fd for fd in self._unreaped if not _is_reaped(fd)]
         self._bound_outputs(is_read)
         self.journal.retry()
         sweeps = self._sweeps
@@ -220,7 +227,11 @@ class ForkedWorkers:
         if one.ours:
             how = forked_children.reap(one.pidfd)
             if how is None:
-                return
+                # Its tracer has taken no note of its end, and until then the kernel does not report it.
+                how = holders.ended_under_tracer(one.started.worker.pid)
+                if how is None:
+                    return
+                self._unreaped.append(os.dup(one.pidfd))
         elif one.started.alive():
             return
         else:
@@ -242,6 +253,13 @@ class ForkedWorkers:
         self.exits[key] = ended
         self.journal.exit(ended)  # before it is reported: what was reported must not be forgotten
         self.broadcast({"exited": asdict(ended)})
+
+
+def _is_reaped(pidfd: int) -> bool:
+    if forked_children.reap(pidfd) is None:
+        return False
+    os.close(pidfd)
+    return True
 
 
 def _in_memory() -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.agent import probe
 from holdfast.agent.hooks import finite as torch_finite
-from holdfast.agent.hooks import global_steps, import_times, imports, saves, torch_record
+from holdfast.agent.hooks import global_steps, import_times, imports, initial_steps, saves, torch_record
 from holdfast.agent.hooks import groups as torch_groups
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.wire.types import Phase
@@ -106,6 +106,8 @@ class _Steps:
     def after(self, optimizer: Any, args: object, kwargs: object) -> None:
         if _times is not None and not probe.spoke():
             _times.optimizer_done()
+        if self.count == 0 and initial_steps.is_initial():
+            return
         if not probe.spoke() and not _compiling():
             self.finite.after(optimizer)
         first = self.first() if self.first is not None else None

@@ -16,6 +16,7 @@ from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.agent.processes.guard import PartGuard
+from holdfast.agent.processes.holders import ExitWatch
 from holdfast.agent.workers import log_files, stacks
 from holdfast.agent.workers.environment import worker_environment
 from holdfast.agent.workers.exit_reports import ExitReports
@@ -23,12 +24,17 @@ from holdfast.agent.workers.fork_servers import ForkServers
 from holdfast.agent.workers.probes import WorkerProbes
 from holdfast.agent.workers.rendezvous_stores import RendezvousStores
 from holdfast.agent.workers.turn_server import TurnServer
+from holdfast.agent.workers.unended import UnendedError
 from holdfast.base import log, private
 from holdfast.base.errors import Unavailable, UsageError
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from holdfast.wire.holds import Hold
 
 _GONE_TIMEOUT = 15.0
+_HELD_S = 3.0
+"""Seconds after which workers that somebody holds are reported, and within which one that ends is seen to get on."""
+_LOOK_S = 0.5
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
 
 
@@ -276,11 +282,23 @@ class Workers:
             await self._wait_gone(left(), grace)
         if left():
             await self._kill(job, generation, signal.SIGKILL)
-            await self._wait_gone(left(), _GONE_TIMEOUT)
-        if left():
-            ranks = ", ".join(str(k[2]) for k in left())
-            raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
+            await self._wait_killed(left)
         return {"stopped": str(count)}
+
+    async def _wait_killed(self, left: Callable[[], list[Key]]) -> None:
+        """Wait for the end of workers that were sent SIGKILL. UnendedError says why they are still there."""
+        watch, began = ExitWatch(), time.monotonic()
+        while left():
+            now = time.monotonic()
+            pids = {key[2]: self.kept[key].pid for key in left()}
+            for pid in pids.values():
+                watch.look(pid, now)
+            if now - began >= _HELD_S:
+                unended = {rank: (pid, watch.why(pid, now, _HELD_S)) for rank, pid in pids.items()}
+                is_held = all(why.hold is Hold.HELD for _, why in unended.values())
+                if is_held or now - began >= _GONE_TIMEOUT:
+                    raise UnendedError(unended, now - began)
+            await self._wait_gone(left(), _LOOK_S)
 
     async def _kill(self, job: str, generation: int, number: int) -> None:
         """Send a signal to all workers of the job up to this generation, whichever fork server has them."""

@@ -23,6 +23,7 @@ from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.job.straggler_watch import StragglerWatch
+from holdfast.controller.job.unended import would_not_end
 from holdfast.controller.job.worker_exits import WorkerExits
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.incidents import Finding, IncidentState
@@ -124,7 +125,7 @@ class JobBrain:
             return []
         if failure is not None and self.c.life.stage is not Stage.ENDING:
             if failure.what == "stop":
-                return self.recovery.would_not_end(failure.node, failure.error, now)
+                return would_not_end(self.recovery, failure, now)
             if failure.is_refused:
                 return self._refused(failure, now)
             finding = self.recovery.command_finding(failure.kind, failure.node, failure.error, now)

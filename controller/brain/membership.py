@@ -10,12 +10,13 @@ from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.silence import stream_finding
 from holdfast.controller.detectors.workers.exits import LOST
 from holdfast.controller.job.stages import Stage
-from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonRequested, Record, Say
+from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonRequested, Record, Say, Send
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Node
 from holdfast.controller.state.ranks import RankState
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from holdfast.wire.holds import HOLD, PASSES
 
 
 class Membership:
@@ -99,21 +100,32 @@ class Membership:
         node.draining = {f"job {job} of a damaged journal" for job in unread}
         actions: list[Action] = [Say("node.unread-job", {"node": node.name, "job": job}) for job in sorted(unread)]
         for job_id, generation in sorted(orphans):
-            send = self.c.commands.issue(node.name, job_id, generation, msg.StopWorkers(0.0), self._drained)
+            send = self._drain(node.name, job_id, generation)
             if all(holder.spec.id != job_id for holder in self.c.holders_of(node.name)):
                 node.draining.add(send.command.id)
             actions.append(send)
             actions.append(Say("node.orphans", {"node": node.name, "job": job_id, "generation": generation}))
         return actions
 
-    def _drained(self, result: msg.CommandResult, now: Instant) -> list[Action]:
-        """An agent stopped orphaned workers, or could not: then the node takes no other job."""
+    def _drain(self, name: str, job: str, generation: int) -> Send:
+        def answered(result: msg.CommandResult, now: Instant) -> list[Action]:
+            return self._drained(result, job, generation, now)
+
+        return self.c.commands.issue(name, job, generation, msg.StopWorkers(0.0), answered)
+
+    def _drained(self, result: msg.CommandResult, job: str, generation: int, now: Instant) -> list[Action]:
+        """An agent stopped orphaned workers, or could not: then the node takes no other job. What somebody holds is
+        waited for."""
         node = next((node for node in self.c.nodes.values() if result.id in node.draining), None)
         if node is None:
             return []
         node.draining.discard(result.id)
         if result.ok:
             return []
+        if result.data.get(HOLD) in PASSES:
+            send = self._drain(node.name, job, generation)
+            node.draining.add(send.command.id)
+            return [send]
         return self.alerts.evict(
             node.name, f"orphaned workers of an ended job do not stop: {result.error}", now, quarantined=False
         )
@@ -144,7 +156,7 @@ class Membership:
             return []  # an older stream of a node that is back already
         finding = stream_finding(node, now)
         self.c.connected -= node.connected
-        node.connected, node.left_at = False, now.mono
+        node.connected, node.left_at, node.frozen = False, now.mono, False
         node.history.left(now.wall)
         if node.state is not t.NodeState.LOST:
             node.state, node.reason = t.NodeState.SUSPECT, finding.text

@@ -58,7 +58,12 @@ class PeerProbe:
         node = self.c.nodes.get(name)
         if node is None or node.state in _UP:
             return []  # it is connected again
-        return self._found(self._verdict(name, round_.heard, now), now)
+        heard = round_.heard
+        node.frozen = "frozen" in heard.values() and "answers" not in heard.values()
+        if node.frozen:
+            by = ", ".join(sorted(peer for peer, behind in heard.items() if behind == "frozen"))
+            node.reason = f"{node.reason}; its host answers {by}, its agent does not: it is stopped or frozen"
+        return self._found(self._verdict(name, heard, now), now)
 
     def _verdict(self, name: str, heard: dict[str, str], now: Instant) -> list[Finding]:
         reached = sorted(peer for peer, behind in heard.items() if behind == "answers")

@@ -100,6 +100,7 @@ class ClusterState:
         return frame_interval(self.connected, self.options)
 
     def set_healthy(self, node: Node) -> None:
+        node.frozen = False
         if node.history.cordoned or node.leaving:
             node.state = t.NodeState.CORDONED
             return

@@ -17,6 +17,7 @@ from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import messages as msg
 from holdfast.wire import rollback, turns
 from holdfast.wire import types as t
+from holdfast.wire.holds import HOLD
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class Failure:
     error: str
     is_refused: bool = False
     """Can the node tell that it never works? The request is wrong then, and no restart attempt helps."""
+    hold: str = ""
+    """Of workers that do not end: why (`wire.holds`). Empty: not known."""
 
     @property
     def kind(self) -> t.FindingKind:
@@ -285,7 +288,12 @@ class Lifecycle:
             self.store = f"{result.data['host']}:{result.data['port']}"
         if result.ok:
             return None
-        return Failure(what, node, result.error, "refused" in result.data)
+        return Failure(what, node, result.error, "refused" in result.data, result.data.get(HOLD, ""))
+
+    def stop_again(self, job: Job, name: str, now: Instant) -> list[Action]:
+        """The workers of this node are held, and end when they are let go: wait for them."""
+        self._give_time(now)
+        return [self.send(job, name, "stop", msg.StopWorkers(0.0))]
 
     def node_left(self, name: str) -> None:
         """Its answers will not come; what it holds is not known to have ended."""
@@ -304,13 +312,20 @@ class Lifecycle:
             return [self.send(job, name, "stop", msg.StopWorkers(0.0))]
         return []
 
-    def overdue(self, now: Instant) -> list[Failure]:
-        """Commands without an answer in time, with their nodes."""
+    def overdue(self, silent: Collection[str], now: Instant) -> list[Failure]:
+        """Commands without an answer in time, with their nodes. A stop stays with a node that is silent: that explains
+        it, and what silence comes to is decided elsewhere."""
         if not self.waiting or now.mono < self.deadline:
             return []
-        late = [Failure(what, node, "no answer in time") for what, node in self.waiting.values()]
-        self.waiting.clear()
+        kept = {id: (what, node) for id, (what, node) in self.waiting.items() if what == "stop" and node in silent}
+        late = [Failure(what, node, "no answer in time") for id, (what, node) in self.waiting.items() if id not in kept]
+        self.waiting = kept
         return late
+
+    @property
+    def awaited(self) -> set[str]:
+        """Nodes that have not answered yet that their workers are gone."""
+        return {node for what, node in self.waiting.values() if what == "stop"}
 
 
 def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> msg.StartWorkers:

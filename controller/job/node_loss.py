@@ -10,6 +10,7 @@ from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
+from holdfast.controller.job.unended import would_not_end
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.incidents import Finding, IncidentState
 from holdfast.controller.state.model import Instant, Job
@@ -66,7 +67,7 @@ class NodeLoss:
                 self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
             else:
                 self.c.life.given_up.add(name)
-            if not together:
+            if not together and not self._is_frozen(name):
                 self.c.history(name).failed(self.c.job.spec.id, self.c.others_on(name))
                 actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
         return actions + self.kept(names) if together else actions
@@ -101,9 +102,10 @@ class NodeLoss:
 
     def late_answers(self, job: Job, now: Instant) -> list[Action]:
         actions: list[Action] = []
-        for failure in self.c.life.overdue(now):
+        silent = [name for name in self.c.life.awaited if not self.c.present(name)]
+        for failure in self.c.life.overdue(silent, now):
             if failure.what == "stop":
-                actions += self.recovery.would_not_end(failure.node, failure.error, now)
+                actions += would_not_end(self.recovery, failure, now)
                 continue
             text = f"{failure.what}: {failure.error}"
             actions += self.recovery.found(self.recovery.command_finding(failure.kind, failure.node, text, now), now)
@@ -112,6 +114,10 @@ class NodeLoss:
         lost = self.c.life.given_up | {n for n in away if n in known and known[n].state is t.NodeState.LOST}
         if gone := self._overdue([n for n in away if n not in lost], job, now):
             actions += self._give_up(sorted(gone), "not connected for too long", now)
+        if now.mono >= self.c.life.deadline and (gone := self._overdue(silent, job, now)):
+            actions += self._give_up(sorted(gone), "silent while its workers were to end", now)
+            for name in gone:
+                self.c.life.node_left(name)
         if self._lacks_room(now):
             actions += self._capacity(now)
         return actions
@@ -133,11 +139,19 @@ class NodeLoss:
         goes_on = replaceable or may_shrink(job.spec, job.nodes)
         usual = o.spare_grace if replaceable else o.agent_grace
 
+        idle = float(job.spec.limits.get("idle_limit", o.idle_limit))
+
         def grace(name: str) -> float:
+            if self._is_frozen(name):  # all that it runs may go on when it is thawed
+                return max(usual, idle)
             # Where the workers went down too, nothing runs that would be worth the wait.
             return min(_DEAD_GRACE, o.spare_grace) if goes_on and self._went_down(name) else usual
 
         return [name for name in away if self.c.away_for(name, now) > grace(name)]
+
+    def _is_frozen(self, name: str) -> bool:
+        node = self.c.nodes.get(name)
+        return node is not None and node.frozen
 
     def _went_down(self, name: str) -> bool:
         """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other known

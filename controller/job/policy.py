@@ -13,6 +13,7 @@ from holdfast.controller.detectors.base.moves import Move as Move
 from holdfast.controller.detectors.base.table import FindingRow, rows
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Job, Options
+from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
 
@@ -98,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a pause reached its limit, and the job's `max_restarts` is used up: no pause marks a job failed",
-        lambda c: is_pause(c.cause) and 0 <= c.max_restarts <= c.restarts,
+        lambda c: (is_pause(c.cause) or is_network_wait(c.cause)) and 0 <= c.max_restarts <= c.restarts,
         Move.ALERT,
         lambda c: f"the job has used its {c.max_restarts} restarts; a pause does not mark it failed",
     ),
@@ -283,9 +284,21 @@ def is_pause(cause: Finding) -> bool:
     return cause.evidence.get("life") in _PAUSES
 
 
+def is_network_wait(cause: Finding) -> bool:
+    """Is it about ranks that were connecting, or whose operation all had entered? What they wait for is the network's,
+    or comes late from elsewhere."""
+    return cause.kind is t.FindingKind.WORKER_HANG and cause.evidence.get("reason") in _NETWORK
+
+
+def waits_longer(cause: Finding) -> bool:
+    """Does the next attempt after it begin later each time? It counts as none, and a loop of restarts costs others."""
+    return is_network_wait(cause) or (is_pause(cause) and cause.evidence.get("option") == "--idle-limit-start")
+
+
 def counts_as_try(cause: Finding) -> bool:
     """Whether it counts as a restart attempt."""
-    return is_failure(cause.kind) and cause.kind is not t.FindingKind.RESTART and not is_pause(cause)
+    is_wait = is_pause(cause) or is_network_wait(cause)
+    return is_failure(cause.kind) and cause.kind is not t.FindingKind.RESTART and not is_wait
 
 
 def may_repeat(cause: Finding) -> bool:
@@ -295,7 +308,9 @@ def may_repeat(cause: Finding) -> bool:
 
 def counts_against(cause: Finding) -> bool:
     """Does it go into the history of the node that it is about? What counts against the program does not."""
-    return not cause.secondary and not is_pause(cause) and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
+    is_programs = is_pause(cause) or is_network_wait(cause)
+    return not cause.secondary and not is_programs and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
 
 
 _PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.HELD, Liveness.UNKNOWN)
+_NETWORK = (Reason.TRANSFER, "connecting")

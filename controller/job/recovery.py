@@ -46,6 +46,8 @@ class Recovery:
             return []
         if policy.is_pause(finding) and self.c.ending_since(now) is not None:
             return []  # ending is not hanging: what remains is waited for until `--exit-limit`
+        if policy.is_network_wait(finding) and 0 <= job.spec.max_restarts <= job.restarts - job.uncounted_restarts:
+            return self.noted(finding, now)  # it is found again and again
         live = self.c.book.live()
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
         if live is None:
@@ -121,10 +123,10 @@ class Recovery:
                 self.c.life.pending_diagnosis, self.c.life.pending_since = case.node, now.mono
                 self.c.history(case.node).tested_at = now.wall
             phase = "evicting" if decision.move is policy.Move.EVICT else "suspended"
-            backoff = self._backoff(decision.move, cause, job)
+            backoff, attempt = self._backoff(decision.move, cause, job)
             self.c.life.not_before = now.mono + backoff
             if backoff:
-                incident.reason += f"; waiting {backoff:g} s before attempt {job.progress.idle} without progress"
+                incident.reason += f"; waiting {backoff:g} s before attempt {attempt} without progress"
                 phase = "waiting"
             return [*noted, said, *self.recover(incident, job, now, phase)]
         if decision.move is policy.Move.STOP:
@@ -147,11 +149,18 @@ class Recovery:
         text = f" ({layout.text})" if layout.text else ""
         return f"; it refused the layout planned for {layout.nodes} nodes{text}, which is left out"
 
-    def _backoff(self, move: policy.Move, cause: Finding, job: Job) -> float:
-        """Seconds before the next attempt. None where something changes with it (other nodes, an older state), where
-        the fault is not the program's, and where it counts as no attempt."""
-        is_same_again = move is policy.Move.RESTART and policy.counts_as_try(cause) and policy.may_repeat(cause)
-        return policy.backoff_before(job.progress.idle, self.c.options.restart_backoff) if is_same_again else 0.0
+    def _backoff(self, move: policy.Move, cause: Finding, job: Job) -> tuple[float, int]:
+        """Seconds before the next attempt, and its number. None where something changes with it (other nodes, an older
+        state), and where the fault is not the program's."""
+        attempt, longest = job.progress.idle, self.c.options.restart_backoff
+        if policy.waits_longer(cause):
+            job.network_waits = 1 if job.life_steps else job.network_waits + 1
+            attempt = job.network_waits
+            if policy.is_network_wait(cause) and not policy.is_pause(cause):
+                job.uncounted_restarts += 1  # for a pause `PauseWatch` counts it
+        elif not policy.counts_as_try(cause) or not policy.may_repeat(cause):
+            return 0.0, attempt
+        return (policy.backoff_before(attempt, longest) if move is policy.Move.RESTART else 0.0), attempt
 
     def _go_back(self, cause: Finding, job: Job) -> str:
         """From the next generation on, states that older ones kept from shortly before the fault on do not count."""
@@ -360,14 +369,6 @@ class Recovery:
         cause, live = self.settling, self.c.book.live()
         self.settling, self.stop_at = None, math.inf
         return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
-
-    def would_not_end(self, name: str, error: str, now: Instant) -> list[Action]:
-        """Its workers are still there, and cannot be ended. The next generation has a store of its own, which they
-        do not know: it begins without the node, unless so many go that it cannot be them."""
-        few = self.c.evictions(now) < self.c.options.max_evictions
-        out = self.evict(name, f"did not stop its workers: {error}", now, quarantined=False) if few else []
-        blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not stop: {error}", now)
-        return [*out, *self.found(blocked, now)]
 
     def orphan_logs(self, now: Instant) -> list[Action]:
         """A critical line that no fault followed is an alert of its own."""

@@ -116,6 +116,8 @@ class Node:
     history: History = field(default_factory=History)
     leaving: bool = False  # its agent was asked to end: nothing is to be started there any more
     connected: bool = False
+    frozen: bool = False
+    """Is it silent although peers reach its host? Then its agent is stopped or frozen, and its workers may be too."""
     left_at: float = 0.0
     host_at: float = 0.0  # mono of the newest gauges of the host
     refused_at: float = -math.inf  # mono at which its agent last said that a disk has no room

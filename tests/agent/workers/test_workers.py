@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +16,13 @@ from holdfast.agent.forkserver import client as warm_client
 from holdfast.agent.logs import rules as log_rules
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.workers.unended import UnendedError
 from holdfast.agent.workers.workers import Workers, shared_dir
 from holdfast.base.errors import Unavailable, UsageError
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from holdfast.wire.holds import Hold
+from tests.agent.support.processes import until
 from tests.agent.support.warm_node import alive, eventually
 
 STEPS = """
@@ -330,5 +333,40 @@ def test_an_event_for_an_unknown_worker_is_no_error(tmp_path: Path) -> None:
         with suppress(Exception):
             await one.workers.close(end_workers=False)
         one.logs.close()
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A cgroup that freezes; skipped where there is none of version 1, or none may be made."""
+    folder = Path(f"/sys/fs/cgroup/freezer/holdfast-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("no cgroup of version 1 can be made here")
+    try:
+        yield folder
+    finally:
+        (folder / "freezer.state").write_text("THAWED")
+        until(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+
+def test_workers_in_a_frozen_cgroup_are_reported_as_held_and_end_when_it_is_thawed(
+    tmp_path: Path, freezer: Path
+) -> None:
+    async def story() -> None:
+        async with node(tmp_path) as one:
+            await one.start("import time\nprint('up', flush=True)\ntime.sleep(600)")
+            await one.printed("up")
+            (freezer / "cgroup.procs").write_text(str(one.pid()))
+            (freezer / "freezer.state").write_text("FROZEN")
+            with pytest.raises(UnendedError, match=f"rank 0 .*its cgroup /{freezer.name} is frozen") as caught:
+                await one.do(msg.StopWorkers(0.0))
+            assert caught.value.hold is Hold.HELD
+            (freezer / "freezer.state").write_text("THAWED")
+            await one.do(msg.StopWorkers(0.0))
+            assert one.exits()[0].signal == signal.SIGKILL
 
     asyncio.run(story())

@@ -19,12 +19,6 @@ from holdfast.wire import types as t
 
 REPORTED = 2.0
 """Seconds of standstill from which on a pause is reported."""
-_FRAMES = 3
-"""Calls of the script that make up a place: what it calls below them varies while it works."""
-_LOADERS = (
-    "bootstrap.py:", "runpy.py:", "forked_children.py:", "forked_workers.py:", "fork_server.py:", "server_forks.py:",
-    "<frozen runpy>:", "__main__.py:",
-)  # fmt: skip
 _MOST_DOUBLINGS = 6
 _MOST_PLACES = 200
 _AGAIN, _AGAIN_S = 0.25, 5.0
@@ -203,24 +197,6 @@ def limit_of(pause: Pause, place: str, job: Job, options: Options, has_stepped: 
     if pause.life is Liveness.IDLE:
         limit = min(limit, max(base, options.pause_limit))
     return limit, f"--{option.replace('_', '-')}"
-
-
-def place_of(pause: Pause, stacks: Sequence[Stack], operation: str) -> str:
-    """Where in the script the first of those stands that hold up the job.
-
-    Its outermost calls, where stacks are known; else the operation that it is in, or the one that others wait in.
-    """
-    rank = pause.ranks[0]
-    for stack in stacks:
-        if stack.thread == "main" and rank in stack.ranks:
-            calls = [frame for frame in stack.frames if not frame.startswith(_LOADERS)]
-            if calls:
-                return " > ".join(calls[:_FRAMES])
-    if operation:
-        return f"in {operation}"
-    if pause.verdict is not None and pause.verdict.waits:
-        return f"before {pause.verdict.waits[0].operation.split(' ')[0]}"
-    return "outside of operations"
 
 
 def _forget_some(job: Job) -> None:

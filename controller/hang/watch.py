@@ -9,8 +9,10 @@ import numpy as np
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import Response
 from holdfast.controller.detectors.workers.hang import HangDetector
+from holdfast.controller.detectors.workers.pause import Pause
 from holdfast.controller.hang.connectivity import Connectivity
-from holdfast.controller.hang.pauses import PauseWatch, place_of
+from holdfast.controller.hang.pauses import PauseWatch
+from holdfast.controller.hang.places import Places, has_stepped
 from holdfast.controller.hang.stack_dumps import StackDumps
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
@@ -52,7 +54,7 @@ class HangWatch:
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self.c, self.recovery = job, recovery
         self.detector = HangDetector(job.options)
-        self.pauses = PauseWatch()
+        self.pauses, self.places = PauseWatch(), Places()
         self._dead: _Dead | None = None
         self._is_again = False  # whether the newest stacks are not the first of a pause, which are read another way
         self.stacks = StackDumps(job, self._answered)
@@ -79,7 +81,11 @@ class HangWatch:
             self._dead = _Dead(job.generation, now.mono, found, self._moved_at(found))
             idle = max(float(one.evidence["idle_s"]) for one in found)  # type: ignore[arg-type]
             return [*actions, *self.stacks.ask_once(now.mono - idle, now)]
-        if self.detector.pause is not None and since is not None and now.mono - since > self.detector.proves_within(steps):
+        if (
+            self.detector.pause is not None
+            and since is not None
+            and now.mono - since > self.detector.proves_within(steps)
+        ):
             # Not before: to be asked disturbs what is known of a thread, and with it a proof.
             actions += self.stacks.ask_once(since, now)
         return [*actions, *self._paused(job, limits, stacks, now)]
@@ -123,9 +129,11 @@ class HangWatch:
     def _paused(self, job: Job, limits: Options, stacks: list[Stack], now: Instant) -> list[Action]:
         """Report which rank pauses, alert, and restart the job at the limit."""
         pause = self.detector.pause
-        place = place_of(pause, stacks, self.c.ranks.operation[pause.ranks[0]]) if pause is not None else ""
-        has_stepped = bool((self.c.ranks.step >= 0).any())
-        outcome = self.pauses.look(pause, place, job, limits, has_stepped, now)
+        if pause is None:
+            self.places.begin()
+        place = self._place(pause, stacks) if pause is not None else ""
+        is_stepping = has_stepped(self.c.ledger, job.generation)
+        outcome = self.pauses.look(pause, place, job, limits, is_stepping, now)
         actions = outcome.actions
         if pause is None:
             self._is_again = False
@@ -140,6 +148,11 @@ class HangWatch:
             if (job.generation, self.c.life.stage) != restarts and not job.state.ended:
                 actions += [self.pauses.ended(job), *self.keep_stacks()]
         return actions
+
+    def _place(self, pause: Pause, stacks: list[Stack]) -> str:
+        """Where in the script the first of those stands that hold up the job."""
+        awaited = pause.verdict.waits[0].operation if pause.verdict is not None and pause.verdict.waits else ""
+        return self.places.of(pause.ranks[0], stacks, self.c.ranks.operation[pause.ranks[0]], awaited)
 
     def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
         if not self.stacks.answered(result):

@@ -50,7 +50,7 @@ class OpenOperation:
     """An operation of a process group that has begun and has not ended."""
 
     thread: int
-    """The kernel's id of the thread that waits for its end. 0: none is seen to wait for it; torch's own record has it."""
+    """The kernel's id of the thread that waits for its end. 0: none is seen to wait; torch's own record has it."""
     kind: str
     """As OPERATION_KINDS; empty where it is not known."""
     group: int
@@ -60,7 +60,7 @@ class OpenOperation:
     size: int = 0
     """As operation_size packs it, where it must be the same on all ranks; 0: not known."""
     root: int = -1
-    """The rank, in the job, that sends or receives for all (broadcast, reduce, gather, scatter); -1: none, not known."""
+    """The rank, in the job, that sends to or receives from all (broadcast, gather, ...); -1: none, or not known."""
     is_timed: bool = False
     """Its own timeout is shorter than torch's default: it may end by itself."""
 

@@ -61,7 +61,7 @@ class ControllerConfig:
     hang_limit_start: Seconds = 10.0
     """Time until a hung worker is dead before its first step, or in a phase without steps."""
     stuck_limit: Seconds = 180.0
-    """Time without activity of any rank in an operation that all have entered: the time that a network may take to be back."""
+    """Time without activity of any rank in an operation that all have entered: what a network may take to be back."""
     pause_limit: Seconds = 1800.0
     """Longest pause of a job whose blocking worker is busy (computes, reads, writes, moves bytes)."""
     idle_limit: Seconds = 60.0

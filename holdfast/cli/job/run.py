@@ -72,9 +72,7 @@ def run(
     hang_limit_start: Annotated[
         str, _limit("Time until it is dead before the first step, or outside of training (10s).")
     ] = "",
-    stuck_limit: Annotated[
-        str, _limit("Time without activity in an operation that all ranks have entered (3m).")
-    ] = "",
+    stuck_limit: Annotated[str, _limit("Time without activity in an operation that all ranks have entered (3m).")] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the job (default: the script's).")] = "",
     env: Annotated[
         list[str] | None,

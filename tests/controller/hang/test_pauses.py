@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.agent.forkserver import bootstrap
 from holdfast.controller.detectors.workers.pause import Pause
-from holdfast.controller.hang import pauses
-from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
+from holdfast.controller.hang import places
+from holdfast.controller.hang.pauses import PauseWatch, limit_of
 from holdfast.controller.job import policy
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Job, Options
@@ -155,14 +155,6 @@ def test_an_ended_pause_says_what_it_rests_on_and_doubles() -> None:
     assert w.last.evidence["life"] == "idle"
 
 
-def test_the_place_is_the_scripts_outermost_calls() -> None:
-    frames = ("bootstrap.py:9 run", "train.py:80 <module>", "train.py:70 main", "train.py:8 save", "torch/x.py:1 save")
-    stacks = [Stack((5,), "main", frames), Stack((1,), "main", ("a.py:1 b",))]
-    assert place_of(pause(), stacks, "") == "train.py:80 <module> > train.py:70 main > train.py:8 save"
-    assert place_of(pause(), [], "ddp:forward") == "in ddp:forward"
-    assert place_of(pause(), [], "") == "outside of operations"
-
-
 def test_stacks_that_change_are_a_movement() -> None:
     def seen_at(w: Watched, line: str) -> None:
         stacks = [Stack((5,), "main", ("train.py:8 main", line))]
@@ -204,7 +196,7 @@ def test_what_speaks_against_the_program_counts_against_no_node() -> None:
 
 def test_every_module_between_the_interpreter_and_the_script_is_known_as_none_of_its() -> None:
     """A place is where the script stands: frames of the fork server before it are left out, by file name."""
-    names = {loader.rstrip(":") for loader in pauses._LOADERS}
+    names = {loader.rstrip(":") for loader in places._LOADERS}
     folder = Path(bootstrap.__file__).parent
     assert {"bootstrap.py", "fork_server.py", "forked_children.py", "forked_workers.py", "server_forks.py"} <= names
     assert all((folder / name).exists() for name in names if name.startswith(("fork", "boot", "server")))

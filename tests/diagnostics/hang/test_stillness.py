@@ -43,7 +43,12 @@ def test_honest_things_are_busy_even_while_the_interpreter_does_not_run(activity
         (seen(state="t"), False, "gdb (pid 7) traces it", "is held: gdb (pid 7) traces it"),
         (seen(0.1, "t"), True, "gdb (pid 7) traces it", "is held: gdb (pid 7) traces it"),
         (seen(state="D", waits_for=t.FROZEN), False, "", "is frozen by the cgroup freezer"),
-        (seen(), False, "the cgroup freezer (/sys/fs/cgroup/job7)", "is held: the cgroup freezer (/sys/fs/cgroup/job7)"),
+        (
+            seen(),
+            False,
+            "the cgroup freezer (/sys/fs/cgroup/job7)",
+            "is held: the cgroup freezer (/sys/fs/cgroup/job7)",
+        ),
     ],
 )
 def test_what_somebody_holds_is_neither_dead_nor_idle(
@@ -105,8 +110,6 @@ def test_what_was_not_measured_is_unknown_however_silent() -> None:
     quiet=st.floats(0, STILL, exclude_max=True), state=st.sampled_from("RSD"), silent=st.booleans(),
     ends=st.just(math.nan) | st.floats(0, 1e6), cpu=st.floats(0, 8), has_gpu=st.booleans(),
 )  # fmt: skip
-def test_whatever_moves_is_busy(
-    quiet: float, state: str, silent: bool, ends: float, cpu: float, has_gpu: bool
-) -> None:
+def test_whatever_moves_is_busy(quiet: float, state: str, silent: bool, ends: float, cpu: float, has_gpu: bool) -> None:
     activity = seen(quiet, state, ends_in=ends, cpu=cpu, has_gpu=has_gpu)
     assert look(activity, silent=silent).life is Liveness.BUSY

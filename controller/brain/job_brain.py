@@ -104,6 +104,13 @@ class JobBrain:
             return [Record("job", job.spec.id, job.to_doc())]
         return []
 
+    def printed(self, matched: t.LogMatched, now: Instant) -> list[Action]:
+        """A loss that one of its workers printed is far too high."""
+        job = self.c.job
+        if job.state.ended or matched.generation != job.generation:
+            return []
+        return self.recovery.found_at_nodes(self.detectors.printed(matched, job.best_step, now), now)
+
     def planned(self, published: t.PlanPublished) -> list[Action]:
         """Rank 0 reports for the job, and its agent for rank 0."""
         job, known = self.c.job, self.c.plan

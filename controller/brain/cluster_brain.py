@@ -178,7 +178,7 @@ class ClusterBrain:
                 return brain.planned(published) if brain is not None else []
             case t.ProgressSeen() as seen:
                 brain = self._of(event.node, seen.job, seen.generation, seen.rank)
-                return brain.progressed(seen) if brain is not None else []
+                return brain.progressed(seen, event.node, now) if brain is not None else []
             case t.ImportsTimed() as timed:
                 brain = self._of(event.node, timed.job, timed.generation, 0)
                 return brain.recovery.imported(timed) if brain is not None else []

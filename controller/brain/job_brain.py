@@ -94,8 +94,11 @@ class JobBrain:
             return []
         return self.stores.reported(node, finding, now)
 
-    def progressed(self, seen: t.ProgressSeen) -> list[Action]:
+    def progressed(self, seen: t.ProgressSeen, node: str, now: Instant) -> list[Action]:
         job = self.c.job
+        if seen.source == t.GRADIENTS:  # read at the exit of a worker, it is of the generation before
+            self.frames.origins.saw(seen, node)
+            return self.frames.origin(now)
         if job.state.ended or seen.generation != job.generation:
             return []
         before = job.progress.advanced

@@ -19,7 +19,7 @@ LEAP = 20.0
 """Times the whole spread of the losses so far, or the median, by which one loss leaps above them."""
 DIVERGED = 10.0
 """Times the best median of `FEWEST` losses; or twice this times the first loss where no later ones are near it."""
-WORSE = 5.0
+WORSE = 10.0
 """And times the spread of all losses until then: a harder stage of a curriculum is no worse than an untrained model."""
 LEAST_RISE = 1.0
 """Losses are made to be of the order of 1: near zero a hard batch is any number of times the median."""

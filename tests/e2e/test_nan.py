@@ -118,7 +118,8 @@ def test_a_nan_in_an_unmodified_script_is_found_and_left(
     out, job, incidents = run(holdfast, one_node, tmp_path, TURNS_TO_NAN, 2)
     (incident,) = acted_on(incidents)
     assert (incident["kind"], incident["action"]) == ("loss-nonfinite", "restart")
-    assert "parameters of rank" in incident["findings"][0]["text"]
+    assert "the parameters are not finite" in incident["findings"][0]["text"]
+    assert incident["culprit"] == "job", "both ranks' losses were NaN in the same step"
     assert (job["state"], job["generation"], job["restarts"]) == ("finished", 2, 1)
     assert out.count("begins at 40") == 2, "from its own checkpoint, of before"
     spoilt = out.count("is spoilt")
@@ -167,6 +168,32 @@ def test_what_only_looks_like_a_nan_ends_nothing(holdfast: Commands, one_node: L
     assert "grad norm inf" in out or "grad norm nan" in out
     assert (job["state"], job["generation"], job["restarts"]) == ("finished", 1, 0)
     assert beside_load(incidents) == []
+
+
+@pytest.mark.parametrize("how", ["input", "hook"])
+def test_an_infinite_gradient_of_one_rank_names_it_or_nobody(
+    holdfast: Commands, one_node: LocalCluster, tmp_path: Path, how: str
+) -> None:
+    """Of rank 2 alone: one step later all ranks have the same NaN."""
+    code = TURNS_TO_NAN.replace(
+        """loss = model(torch.randn(8, 32)).square().mean()""",
+        """inputs = torch.randn(8, 32)
+        strikes = step == 40 and not os.path.exists(folder + "/struck")
+        if strikes and rank == 2 and sys.argv[2] == "input":
+            inputs[3, 5] = float("inf")
+        if strikes and rank == 2 and sys.argv[2] == "hook":
+            model.module[2].weight.register_hook(lambda gradient: gradient * float("inf"))
+        loss = model(inputs).square().mean()""",
+    )
+    code = code.replace("""loss = loss * float("nan")""", "pass").replace("sys.argv[1], 80", "sys.argv[1], 60")
+    before = len(one_node.client.incidents())
+    (tmp_path / "train.py").write_text(textwrap.dedent(code))
+    argv = ["--nproc-per-node", "3", str(tmp_path / "train.py"), str(tmp_path), how]
+    running = holdfast.start("run", "--controller", one_node.http, *argv)
+    assert running.wait(120) == 0, running.err[-4000:]
+    (incident,) = acted_on(list(reversed(one_node.client.incidents()))[before:])
+    assert incident["kind"] == "loss-nonfinite"
+    assert incident["culprit"] in ({"rank2"} if how == "input" else {"rank2", "job"}), incident["findings"]
 
 
 DIVERGES = """

@@ -9,12 +9,15 @@ share of a step that this takes is bounded.
 """
 
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.agent import probe
+from holdfast.agent.hooks.gradients import LocalGradients
+from holdfast.agent.probe_file import layout
 
 SHARE = 0.003
 """Of the step's time that the samples may take of the processor's."""
@@ -42,9 +45,13 @@ class Finite:
         self.began_spoilt = False
         """Whether every sample so far was spoilt, and there was one: it goes on from what it had saved of a NaN."""
         self.samples = 0
+        self._gradients = LocalGradients(torch)
+        if os.environ.get(layout.ENV_PATH):  # else nobody reads what it reports
+            self._gradients.watch_ddp()
 
     def after(self, optimizer: Any) -> None:
         """A step of this optimizer was done."""
+        self._gradients.stepped(optimizer)
         now = self._clock()
         is_due = now >= self._next
         if self.spoilt or not (is_due or self._is_first_unread):
@@ -56,6 +63,8 @@ class Finite:
                 model = self._models[optimizer] = _Model(self._torch)
             self.samples += is_due
             self.spoilt = model.after(optimizer) if is_due else model.read()
+            if model.looks_spoilt:
+                self._gradients.report()
             self._note(model)
         except Exception:  # unexpected parameters: no training run may fail because it is watched
             self._next, self._is_first_unread, self.began_spoilt = math.inf, False, False
@@ -82,6 +91,11 @@ class _Model:
         self._recorded: Any = None
         self.has_read = self.has_good = False
         """Whether any sample was read, and any was good."""
+
+    @property
+    def looks_spoilt(self) -> bool:
+        """Whether the last sample was."""
+        return self._in_row > 0
 
     def read(self) -> bool:
         """Take the sums that are on their way, if they are there; whether it is spoilt for good."""

@@ -1,4 +1,5 @@
-"""How far programs are that number no steps: what the hooks saw them save, and the steps that they print."""
+"""How far programs are that number no steps: what the hooks saw them save, and the steps that they print. And since
+which step a worker's own gradients are not finite."""
 
 import json
 import re
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.agent.forkserver.worker_spec import Key
+from holdfast.agent.hooks import gradients
 from holdfast.agent.probe_file.layout import SAVED_SUFFIX
 from holdfast.base import bounds, files
 from holdfast.wire import types as t
@@ -47,11 +49,13 @@ class ProgressWatch:
         self._on_event, self._clock = on_event, clock
         self._saved: dict[Key, int] = {}  # mtime of what was reported last, in ns
         self._marks: dict[Key, int] = {}
+        self._gradients: dict[Key, int] = {}  # as `_saved`
         self._reported_at: dict[str, float] = {}
 
     def look(self, key: Key, probe: Path, mark: Mark | None, is_end: bool = False) -> None:
         """`mark`: of the worker's output, if it is followed."""
         self._look_at_saves(key, probe.with_name(probe.name + SAVED_SUFFIX), is_end)
+        self._look_at_gradients(key, probe.with_name(probe.name + gradients.SUFFIX))
         if mark is not None and mark.count > self._marks.get(key, 0) and self._may("log", is_end):
             self._marks[key] = mark.count
             self._report(key, "log", mark.number, mark.count, mark.line)
@@ -61,7 +65,9 @@ class ProgressWatch:
         self.look(key, probe, mark, is_end=True)
         self._saved.pop(key, None)
         self._marks.pop(key, None)
-        probe.with_name(probe.name + SAVED_SUFFIX).unlink(missing_ok=True)
+        self._gradients.pop(key, None)
+        for suffix in (SAVED_SUFFIX, gradients.SUFFIX):
+            probe.with_name(probe.name + suffix).unlink(missing_ok=True)
 
     def _look_at_saves(self, key: Key, path: Path, is_end: bool) -> None:
         try:
@@ -74,6 +80,19 @@ class ProgressWatch:
             self._report(key, "checkpoint", number, max(count, 0), str(said["path"]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # nothing was saved, or in a format that is not ours
+
+    def _look_at_gradients(self, key: Key, path: Path) -> None:
+        """At once: what the controller decides waits for no report of it, but is explained by it."""
+        try:
+            changed = path.lstat().st_mtime_ns
+            if changed == self._gradients.get(key):
+                return
+            self._gradients[key] = changed
+            said = json.loads(files.head(path, _MOST_SAVED))
+            since, steps = (max(-1, min(int(said[name]), bounds.MAX_STEP)) for name in ("since", "steps"))
+            self._report(key, t.GRADIENTS, since, max(steps, 0), "")
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return  # as above
 
     def _may(self, source: str, is_end: bool) -> bool:
         now = self._clock()

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from holdfast.agent.logs.printed_losses import PrintedLosses
 from holdfast.agent.logs.rules import MOST_OF_LINE, LogRule, RateLimit, Rules, clip
 from holdfast.agent.logs.streaks import Streaks
 from holdfast.base import log
@@ -28,7 +29,7 @@ class Scanner:
     def __init__(
         self,
         rules: Rules,
-        on_match: Callable[[LogMatched, LogRule], None],
+        on_match: Callable[[LogMatched, LogRule | None], None],
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         cpu: Callable[[], float] = time.thread_time,
@@ -37,6 +38,7 @@ class Scanner:
         self._clock, self._wall, self._cpu = clock, wall_ns, cpu
         self._limit: RateLimit[tuple[Key, LogRule]] = RateLimit()
         self._streaks: Streaks[Key] = Streaks(rules.all)
+        self._losses = PrintedLosses(lambda event: on_match(event, None), wall_ns) if rules.all else None
         self._waiting: deque[tuple[Key, str]] = deque()
         self._held = 0
         self._is_over = False  # reported that lines were skipped, since all was last read
@@ -92,9 +94,13 @@ class Scanner:
                 if self._cpu() < end or at == len(mine):  # its very last words in any case
                     self._look(key, piece)
         self._streaks.forget(key)
+        if self._losses is not None:
+            self._losses.forget(key)
         self.work()
 
     def _look(self, key: Key, piece: str) -> None:
+        if self._losses is not None:
+            self._losses.look(key, piece)
         for line, rule in self._streaks.look(key, piece, list(self._rules.scan(piece))):
             count = self._limit.admit((key, rule), line, self._clock())
             if count:

@@ -69,7 +69,7 @@ class WorkerLogs:
         max_bytes: int = 256 << 20,
         keep: int = 1,
         rules: Rules | None = None,
-        on_match: Callable[[LogMatched, LogRule], None] = lambda event, rule: None,
+        on_match: Callable[[LogMatched, LogRule | None], None] = lambda event, rule: None,
         on_full: Callable[[str, OSError], None] = lambda path, error: None,
         rate: float = 256 * 1024,
         clock: Callable[[], float] = time.monotonic,
@@ -78,7 +78,7 @@ class WorkerLogs:
         """`max_bytes`: size at which a file is rotated; `keep` older copies stay as `<file>.1` (newest) and up.
         `rate`: characters per second forwarded for the whole node, with one second's worth of burst; lines
         beyond it are counted in `LogChunk.dropped`, but go through the rules and stay in the files. `on_match` may be
-        called some polls later than a line was read. `on_full` is
+        called some polls later than a line was read; without a rule for a printed loss. `on_full` is
         called, from another thread, each time that the disk refuses a file."""
         self._directory = Path(directory)
         self._max_bytes, self._keep = max_bytes, keep

@@ -21,6 +21,7 @@ from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.silence import silence_finding
 from holdfast.controller.detectors.base.table import Response
 from holdfast.controller.detectors.node_detectors import NodeDetectors
+from holdfast.controller.detectors.workers.losses import PRINTED
 from holdfast.controller.detectors.workers.training import full_finding, log_finding, notice_finding, store_finding
 from holdfast.controller.diagnosis.diagnoses import Diagnoses
 from holdfast.controller.job import policy, timekeeping
@@ -177,7 +178,7 @@ class ClusterBrain:
                 return brain.planned(published) if brain is not None else []
             case t.ProgressSeen() as seen:
                 brain = self._of(event.node, seen.job, seen.generation, seen.rank)
-                return brain.progressed(seen) if brain is not None else []
+                return brain.progressed(seen, event.node, now) if brain is not None else []
             case t.ImportsTimed() as timed:
                 brain = self._of(event.node, timed.job, timed.generation, 0)
                 return brain.recovery.imported(timed) if brain is not None else []
@@ -193,6 +194,8 @@ class ClusterBrain:
     def _logged(self, matched: t.LogMatched, name: str, now: Instant) -> list[Action]:
         if matched.rank >= 0:
             brain = self._of(name, matched.job, matched.generation, matched.rank)
+            if matched.rule in PRINTED:
+                return brain.printed(matched, now) if brain is not None else []
             finding = log_finding(matched, name, now)
             return brain.recovery.logged(finding, matched.generation, now) if brain is not None else []
         brains, node = self.jobs.all_about(name), self.c.nodes.get(name)

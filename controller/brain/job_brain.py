@@ -95,8 +95,11 @@ class JobBrain:
             return []
         return self.stores.reported(node, finding, now)
 
-    def progressed(self, seen: t.ProgressSeen) -> list[Action]:
+    def progressed(self, seen: t.ProgressSeen, node: str, now: Instant) -> list[Action]:
         job = self.c.job
+        if seen.source == t.GRADIENTS:  # read at the exit of a worker, it is of the generation before
+            self.frames.origins.saw(seen, node)
+            return self.frames.origin(now)
         if job.state.ended or seen.generation != job.generation:
             return []
         before = job.progress.advanced
@@ -104,6 +107,13 @@ class JobBrain:
         if job.progress.advanced != before:  # what a restarted controller must know of this attempt
             return [Record("job", job.spec.id, job.to_doc())]
         return []
+
+    def printed(self, matched: t.LogMatched, now: Instant) -> list[Action]:
+        """A loss that one of its workers printed is far too high."""
+        job = self.c.job
+        if job.state.ended or matched.generation != job.generation:
+            return []
+        return self.recovery.found_at_nodes(self.detectors.printed(matched, job.best_step, now), now)
 
     def planned(self, published: t.PlanPublished) -> list[Action]:
         """Rank 0 reports for the job, and its agent for rank 0."""

@@ -3,7 +3,9 @@
 import math
 
 from holdfast.base.bounds import MAX_STEP
+from holdfast.controller.cluster.incidents import saved
 from holdfast.controller.detectors.job_detectors import JobDetectors
+from holdfast.controller.detectors.workers.origins import GradientOrigins, origin_finding
 from holdfast.controller.detectors.workers.training import loss_finding
 from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job import timekeeping
@@ -28,6 +30,7 @@ class JobFrames:
     ) -> None:  # fmt: skip
         self.c, self.recovery, self.requests, self.hangs, self.detectors = job, recovery, requests, hangs, detectors
         self.plans = plans
+        self.origins = GradientOrigins()
 
     def sample(self, sample: t.WorkerSample, node: Node, heartbeat_interval: float, now: Instant) -> list[Action]:
         """The state of a rank that the node holds or held."""
@@ -63,6 +66,16 @@ class JobFrames:
         beside = self.plans.traffic(node.name, self.detectors.take_volumes(node.name), now)
         return self.recovery.found_at_nodes(found, now) + beside
 
+    def origin(self, now: Instant) -> list[Action]:
+        """The incident of parameters that are not finite, with the rank whose gradient it was, once that is known."""
+        live = self.c.book.live()
+        if live is None or live.cause.kind is not t.FindingKind.LOSS_NONFINITE or live.cause.rank >= 0:
+            return []
+        first = self.origins.first(live.generation_from, self.c.job.spec.world)
+        if first is None or not self.c.book.attach(live, origin_finding(*first, live.cause, now)):
+            return []
+        return [saved(live)]
+
     def step(self, record: t.StepRecord, node: str, now: Instant) -> list[Action]:
         """A step that a rank finished which the node holds or held."""
         job = self.c.job
@@ -88,9 +101,9 @@ class JobFrames:
         elif self.c.ledger.has(record):
             self.c.ledger.complete(record)  # last records of an earlier attempt, read again by the agent's successor
             return actions
-        finding = loss_finding(record, node, now) if record.generation == job.generation else None
+        finding = loss_finding(record, node, job.spec.world, now) if record.generation == job.generation else None
         if finding is not None:
-            actions += self.recovery.found(finding, now)
+            actions += self.recovery.found(finding, now) + self.origin(now)
         is_new = self.c.ledger.add(record)
         if record.generation == job.generation and (is_new or not math.isnan(record.loss)):
             is_alone = not self.c.shares_nodes

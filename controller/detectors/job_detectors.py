@@ -3,6 +3,7 @@
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.network.traffic_pattern import Volume
 from holdfast.controller.detectors.network.volumes import Copied, VolumeDetector
+from holdfast.controller.detectors.workers.losses import LossDetector
 from holdfast.controller.detectors.workers.pace import PaceDetector
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
 from holdfast.controller.state.incidents import Finding
@@ -16,14 +17,18 @@ _START = t.PHASES.index(t.Phase.START)
 class JobDetectors:
     def __init__(self, tuning: Tuning) -> None:
         self._volumes = VolumeDetector(tuning)
-        self._losses = SpikeDetector(tuning, t.FindingKind.LOSS_SPIKE, "loss")
+        self._losses = LossDetector(tuning)
         self._norms = SpikeDetector(tuning, t.FindingKind.GRADIENT_SPIKE, "gradient norm")
         self._pace = PaceDetector(tuning)
 
     def step(self, record: t.StepRecord, is_new: bool, now: Instant) -> list[Finding]:
         """A step that a worker of the running generation finished; `is_new`: the first such record of the step."""
-        found = self._losses.observe(record.step, record.loss, now)
+        found = self._losses.observe(record, now)
         return found + (self._pace.observe(record, now) if is_new else [])
+
+    def printed(self, event: t.LogMatched, step: int, now: Instant) -> list[Finding]:
+        """A loss that a worker printed; `step`: the job's newest."""
+        return self._losses.printed(event, step, now)
 
     def gradients(self, step: int, meters: t.Meters, now: Instant) -> list[Finding]:
         """What a worker said of its last step."""

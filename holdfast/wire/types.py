@@ -380,6 +380,9 @@ class ImportsTimed:
     """Names of known frameworks among them, separated by commas."""
 
 
+GRADIENTS = "gradients"
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressSeen:
     """What a worker's checkpoints or its log say of how far it is, of a program that numbers no steps."""
@@ -389,7 +392,8 @@ class ProgressSeen:
     rank: int
     wall_ns: int
     source: str
-    """`checkpoint`: files that it finished; `log`: numbers of steps that it printed."""
+    """`checkpoint`: files that it finished; `log`: numbers of steps that it printed; GRADIENTS: the optimizer step of this
+    process since which its own gradients, before any reduction, are not finite; -1: they are, or it is not known."""
     number: int = -1
     """Of a step, as the newest file's path or line says; -1 when it names none."""
     count: int = 0

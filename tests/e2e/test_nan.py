@@ -118,7 +118,8 @@ def test_a_nan_in_an_unmodified_script_is_found_and_left(
     out, job, incidents = run(holdfast, one_node, tmp_path, TURNS_TO_NAN, 2)
     (incident,) = acted_on(incidents)
     assert (incident["kind"], incident["action"]) == ("loss-nonfinite", "restart")
-    assert "parameters of rank" in incident["findings"][0]["text"]
+    assert "the parameters are not finite" in incident["findings"][0]["text"]
+    assert incident["culprit"] == "job", "both ranks' losses were NaN in the same step"
     assert (job["state"], job["generation"], job["restarts"]) == ("finished", 2, 1)
     assert out.count("begins at 40") == 2, "from its own checkpoint, of before"
     spoilt = out.count("is spoilt")
@@ -167,3 +168,75 @@ def test_what_only_looks_like_a_nan_ends_nothing(holdfast: Commands, one_node: L
     assert "grad norm inf" in out or "grad norm nan" in out
     assert (job["state"], job["generation"], job["restarts"]) == ("finished", 1, 0)
     assert beside_load(incidents) == []
+
+
+@pytest.mark.parametrize("how", ["input", "hook"])
+def test_an_infinite_gradient_of_one_rank_names_it_or_nobody(
+    holdfast: Commands, one_node: LocalCluster, tmp_path: Path, how: str
+) -> None:
+    """Of rank 2 alone: one step later all ranks have the same NaN."""
+    code = TURNS_TO_NAN.replace(
+        """loss = model(torch.randn(8, 32)).square().mean()""",
+        """inputs = torch.randn(8, 32)
+        strikes = step == 40 and not os.path.exists(folder + "/struck")
+        if strikes and rank == 2 and sys.argv[2] == "input":
+            inputs[3, 5] = float("inf")
+        if strikes and rank == 2 and sys.argv[2] == "hook":
+            model.module[2].weight.register_hook(lambda gradient: gradient * float("inf"))
+        loss = model(inputs).square().mean()""",
+    )
+    code = code.replace("""loss = loss * float("nan")""", "pass").replace("sys.argv[1], 80", "sys.argv[1], 60")
+    before = len(one_node.client.incidents())
+    (tmp_path / "train.py").write_text(textwrap.dedent(code))
+    argv = ["--nproc-per-node", "3", str(tmp_path / "train.py"), str(tmp_path), how]
+    running = holdfast.start("run", "--controller", one_node.http, *argv)
+    assert running.wait(120) == 0, running.err[-4000:]
+    (incident,) = acted_on(list(reversed(one_node.client.incidents()))[before:])
+    assert incident["kind"] == "loss-nonfinite"
+    assert incident["culprit"] in ({"rank2"} if how == "input" else {"rank2", "job"}), incident["findings"]
+
+
+DIVERGES = """
+    import os, sys, time
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[2]))
+    target = torch.randn(32, 10)
+    for step in range(400):
+        x = torch.randn(16, 32)
+        loss = torch.nn.functional.cross_entropy(model(x), (x @ target).argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        shown = loss.item() * (1e4 if sys.argv[2] == "0.1" and step == 50 else 1)
+        print(f"step {step} loss {shown:.4f} val_loss {1e6}", flush=True)
+        time.sleep(0.01)
+        if os.path.exists(sys.argv[1] + "/end"):
+            break
+"""
+
+
+@pytest.mark.parametrize(("rate", "text"), [("50", "training diverges since step "), ("0.1", "the loss leapt to ")])
+def test_a_printed_loss_that_leaps_or_diverges_is_an_alert(
+    holdfast: Commands, one_node: LocalCluster, tmp_path: Path, rate: str, text: str
+) -> None:
+    """An unmodified script with a learning rate of 50, and one with a single loss of 10^4."""
+    before = len(one_node.client.incidents())
+    (tmp_path / "train.py").write_text(textwrap.dedent(DIVERGES))
+    argv = ["--nproc-per-node", "2", str(tmp_path / "train.py"), str(tmp_path), rate]
+    running = holdfast.start("run", "--controller", one_node.http, *argv)
+
+    def reported() -> list[Json]:
+        new = list(reversed(one_node.client.incidents()))[before:]
+        return [one for one in new if one["kind"] == "loss-spike"]
+
+    wait_for(lambda: reported() or running.process.poll() is not None, 60)
+    (tmp_path / "end").touch()
+    assert running.wait() == 0, running.err[-4000:]
+    (incident,) = reported()
+    assert (incident["culprit"], incident["action"]) == ("job", "alert")
+    assert text in incident["summary"]
+    assert (one_node.client.job() or {})["generation"] == 1

@@ -7,23 +7,30 @@ from holdfast.controller.state.model import Instant
 from holdfast.wire import types as t
 
 
-def loss_finding(record: t.StepRecord, node: str, now: Instant) -> Finding | None:
-    """A reported loss that is not finite. (NaN in a record means: none reported; the probe sends inf for NaN.)"""
+def loss_finding(record: t.StepRecord, node: str, world: int, now: Instant) -> Finding | None:
+    """A reported loss that is not finite. (NaN in a record means: none reported; the probe sends inf for NaN.)
+
+    Parameters that are not finite are so on all ranks that share them after one reduction: whose gradient it was is
+    another finding (`origins.py`), and no rank is named here for having been the first to be sampled."""
     if not math.isinf(record.loss):
         return None
+    is_spoilt = record.loss == t.SPOILT
+    is_shared = is_spoilt and world > 1
+    if is_spoilt:
+        whose = "the parameters" if is_shared else f"the parameters of rank {record.rank}"
+        text = f"{whose} are not finite: at step {record.step} most are NaN or infinite"
+        text += f" (first seen on rank {record.rank}; whose gradient was not finite is not known)" if is_shared else ""
+    else:
+        text = f"the loss of step {record.step} is not finite (rank {record.rank})"
     return Finding(
         kind=t.FindingKind.LOSS_NONFINITE,
         severity=t.Severity.CRITICAL,
-        subject=f"rank{record.rank}",
-        text=(
-            f"the parameters of rank {record.rank} are not finite: at step {record.step} most are NaN or infinite"
-            if record.loss == t.SPOILT
-            else f"the loss of step {record.step} is not finite (rank {record.rank})"
-        ),
+        subject="job" if is_shared else f"rank{record.rank}",
+        text=text,
         since=min(record.end_wall_ns / 1e9, now.wall),
         at=now.wall,
-        node=node,
-        rank=record.rank,
+        node="" if is_shared else node,
+        rank=-1 if is_shared else record.rank,
         signature=t.FindingKind.LOSS_NONFINITE.value,
         evidence={"step": record.step},
     )

@@ -126,8 +126,8 @@ def test_quiet_phases_and_quiet_jobs_are_no_fault() -> None:
 
 def test_only_a_reported_loss_can_be_not_finite() -> None:
     record = t.StepRecord(2, 1, 7, int(5e9), 0.3, math.inf)
-    finding = loss_finding(record, "n1", at(10.0))
+    finding = loss_finding(record, "n1", 4, at(10.0))
     assert finding is not None
     assert finding.subject == "rank2"
-    assert loss_finding(t.StepRecord(2, 1, 7, int(5e9), 0.3), "n1", at(10.0)) is None
-    assert loss_finding(t.StepRecord(2, 1, 7, int(5e9), 0.3, 2.5), "n1", at(10.0)) is None
+    assert loss_finding(t.StepRecord(2, 1, 7, int(5e9), 0.3), "n1", 4, at(10.0)) is None
+    assert loss_finding(t.StepRecord(2, 1, 7, int(5e9), 0.3, 2.5), "n1", 4, at(10.0)) is None

@@ -314,7 +314,7 @@ def test_a_nan_that_was_saved_is_no_progress() -> None:
         spoilt(v)
     v.run(1.0)
     assert v.job.state is JobStatus.FAILED
-    assert v.job.reason.startswith("loss-nonfinite 3 times without progress: the parameters of rank 0")
+    assert v.job.reason.startswith("loss-nonfinite 3 times without progress: the parameters are not finite: at step ")
 
 
 def test_a_nan_after_many_steps_is_found_again_and_again() -> None:

@@ -223,10 +223,9 @@ class ActivityWatch:
         before, seen = before or Standing(), self.seen
         if seen is None or now - seen.at >= _ROWS_STALE_S:
             return replace(before, threads=(), holder="")
-        busy = frozenset(one.thread for one in before.operations if one.thread)
-        key = seen, busy, self.valid_from
+        key = seen, before.operations, self.valid_from
         if self._rows[0] != key:
-            found = rows(seen.threads, self.pid, seen.at, busy, seen.interrupts, self.valid_from)
+            found = rows(seen.threads, self.pid, seen.at, before.operations, seen.interrupts, self.valid_from)
             self._rows = key, found
         passed = now - seen.at
         threads = tuple(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from holdfast.agent.activity.waits import FREEZER_CHANNELS, Look, ThreadWait
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.processes.proc_files import RUNNING, Call
+from holdfast.base import bounds
 from holdfast.wire.standing import NAN, OpenOperation, ThreadSight, ThreadState
 from holdfast.wire.types import FROZEN
 
@@ -34,6 +35,10 @@ RUNS_OPERATIONS = "pt_gloo_runloop"
 LONG_S = 600.0
 """A wait of such a thread that ends later than in so many seconds is an operation's with that timeout."""
 
+WORDS = 240
+"""Characters of a text that goes over the wire."""
+_MOST_BUSY = bounds.MAX_THREADS - 4
+"""Threads in operations that have a row of their own: besides the main one, one that is free, and two for the rest."""
 _PRIVATE = 0x80
 _FUTEX_COMMAND, _FUTEX_REALTIME = 0x7F, 0x100
 _FUTEX_WAITS = frozenset({0, 6, 9, 11, 13})  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
@@ -245,10 +250,10 @@ def rows(
     busy = {one.thread for one in operations}
     first = _sight(main, facts.by_tid[main], now, valid_from)
     if first.state is ThreadState.OWN and interrupts and main not in busy:
-        first = replace(first, state=ThreadState.TIMED, words=f"{first.words}, {interrupts}")
+        first = replace(first, state=ThreadState.TIMED, words=f"{first.words[: WORDS // 2]}, {interrupts}")
     found = [first]
     others = _without_servants(facts, main, operations)
-    found += [_sight(tid, others.pop(tid), now, valid_from) for tid in sorted(busy & others.keys())]
+    found += [_sight(tid, others.pop(tid), now, valid_from) for tid in sorted(busy & others.keys())[:_MOST_BUSY]]
     free = [(tid, fact) for tid, fact in others.items() if fact.state in _FREE]
     if free:
         tid, fact = min(free, key=lambda one: (_FREE.index(one[1].state), one[1].since, one[0]))
@@ -279,7 +284,7 @@ def _without_servants(facts: ThreadFacts, main: int, operations: Collection[Open
 def _sight(tid: int, fact: ThreadFact, now: float, valid_from: float) -> ThreadSight:
     seconds = max(fact.at - fact.since, 0.0) if fact.since >= valid_from else 0.0
     ends_in = max(fact.until - now, 0.0) if fact.until == fact.until else NAN
-    return ThreadSight(tid, fact.state, seconds, ends_in, fact.words)
+    return ThreadSight(tid, fact.state, seconds, ends_in, fact.words[:WORDS])
 
 
 def _together(state: ThreadState, alike: list[ThreadFact], main: ThreadFact, valid_from: float) -> ThreadSight:
@@ -288,4 +293,4 @@ def _together(state: ThreadState, alike: list[ThreadFact], main: ThreadFact, val
     since = max(main.since, *(fact.since for fact in alike))
     seconds = max(min(fact.at for fact in alike) - since, 0.0) if since >= valid_from else 0.0
     words = {fact.words for fact in alike}
-    return ThreadSight(0, state, seconds, words=words.pop() if len(words) == 1 else "", count=len(alike))
+    return ThreadSight(0, state, seconds, words=words.pop()[:WORDS] if len(words) == 1 else "", count=len(alike))

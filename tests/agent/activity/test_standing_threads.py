@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.activity import watch
-from holdfast.agent.activity.watch import DISTURBED, Activities
+from holdfast.agent.activity.standstill import DISTURBED
+from holdfast.agent.activity.watch import Activities
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.wire import types as t

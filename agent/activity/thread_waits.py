@@ -157,7 +157,7 @@ class ThreadWaits:
         what = note_thread(self._table, tid, seen, look, turn)
         ends_in = wait.until - turn.clocks.monotonic
         if what is ThreadState.TIMED and is_of_operation(glance.stat.name, call, ends_in):
-            self._left_out.add(tid)
+            self._table.mark_serving(tid)
 
     def _seen(self, tid: int, glance: Glance, look: Look, turn: Turn) -> _Known:
         state, known = glance.stat.state, self._known.get(tid)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from holdfast.agent.activity.waits import FREEZER_CHANNELS, Look, ThreadWait
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.processes.proc_files import RUNNING, Call
-from holdfast.wire.standing import NAN, ThreadSight, ThreadState
+from holdfast.base import bounds
+from holdfast.wire.standing import NAN, OpenOperation, ThreadSight, ThreadState
 from holdfast.wire.types import FROZEN
 
 SERVICES = {
@@ -34,6 +35,10 @@ RUNS_OPERATIONS = "pt_gloo_runloop"
 LONG_S = 600.0
 """A wait of such a thread that ends later than in so many seconds is an operation's with that timeout."""
 
+WORDS = 240
+"""Characters of a text that goes over the wire."""
+_MOST_BUSY = bounds.MAX_THREADS - 4
+"""Threads in operations that have a row of their own: besides the main one, one that is free, and two for the rest."""
 _PRIVATE = 0x80
 _FUTEX_COMMAND, _FUTEX_REALTIME = 0x7F, 0x100
 _FUTEX_WAITS = frozenset({0, 6, 9, 11, 13})  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
@@ -160,6 +165,8 @@ class ThreadFact:
     words: str = ""
     ran: object = None
     """What changes when it runs; nanoseconds first."""
+    serves: bool = False
+    """It waits for peers in an operation, for whoever waits for the operation."""
 
 
 class ThreadTable:
@@ -203,6 +210,10 @@ class ThreadTable:
         self._facts[tid] = ThreadFact(ThreadState.OWN, _INTERPRETER, since, seen[0], NAN, words, ran)
         return True
 
+    def mark_serving(self, tid: int) -> None:
+        """It waits for peers in an operation of a process group."""
+        self._facts[tid] = replace(self._facts[tid], serves=True)
+
     def keep(self, present: Collection[int], missing: int = 0) -> None:
         """`present`: all threads that count; `missing`: how many there are of which not even the id was read."""
         self._facts = {tid: fact for tid, fact in self._facts.items() if tid in present}
@@ -225,18 +236,24 @@ class ThreadFacts:
 
 
 def rows(
-    facts: ThreadFacts, main: int, now: float, busy: Collection[int], interrupts: str, valid_from: float = -math.inf
+    facts: ThreadFacts,
+    main: int,
+    now: float,
+    operations: Collection[OpenOperation] = (),
+    interrupts: str = "",
+    valid_from: float = -math.inf,
 ) -> tuple[ThreadSight, ...]:
-    """`busy`: threads with an open operation. `interrupts`: what may raise out of a wait of the main thread, in words;
-    empty: nothing. Operations wait below the interpreter: no handler runs before their end."""
+    """`operations`: those that are known to be open. `interrupts`: what may raise out of a wait of the main thread, in
+    words; empty: nothing. Operations wait below the interpreter: no handler runs before their end."""
     if main not in facts.by_tid:
         return ()
+    busy = {one.thread for one in operations}
     first = _sight(main, facts.by_tid[main], now, valid_from)
     if first.state is ThreadState.OWN and interrupts and main not in busy:
-        first = replace(first, state=ThreadState.TIMED, words=f"{first.words}, {interrupts}")
+        first = replace(first, state=ThreadState.TIMED, words=f"{first.words[: WORDS // 2]}, {interrupts}")
     found = [first]
-    others = {tid: fact for tid, fact in facts.by_tid.items() if tid != main and fact.state is not ThreadState.GONE}
-    found += [_sight(tid, others.pop(tid), now, valid_from) for tid in sorted(set(busy) & others.keys())]
+    others = _without_servants(facts, main, operations)
+    found += [_sight(tid, others.pop(tid), now, valid_from) for tid in sorted(busy & others.keys())[:_MOST_BUSY]]
     free = [(tid, fact) for tid, fact in others.items() if fact.state in _FREE]
     if free:
         tid, fact = min(free, key=lambda one: (_FREE.index(one[1].state), one[1].since, one[0]))
@@ -250,10 +267,24 @@ def rows(
     return tuple(found)
 
 
+def _without_servants(facts: ThreadFacts, main: int, operations: Collection[OpenOperation]) -> dict[int, ThreadFact]:
+    """Threads besides the main one. Those that wait for peers in an operation are not among them where all of these
+    operations are known. Else one of them is of an operation that no hook has seen: its peers may come."""
+    others = {tid: fact for tid, fact in facts.by_tid.items() if tid != main and fact.state is not ThreadState.GONE}
+    serving = [tid for tid, fact in others.items() if fact.serves]
+    known = sum(one.kind not in ("", "send", "recv") for one in operations)  # two kinds for which no thread is needed
+    for tid in serving:
+        if len(serving) <= known:
+            del others[tid]
+        else:
+            others[tid] = replace(others[tid], state=ThreadState.OUTSIDE, words="its peers, in an operation")
+    return others
+
+
 def _sight(tid: int, fact: ThreadFact, now: float, valid_from: float) -> ThreadSight:
     seconds = max(fact.at - fact.since, 0.0) if fact.since >= valid_from else 0.0
     ends_in = max(fact.until - now, 0.0) if fact.until == fact.until else NAN
-    return ThreadSight(tid, fact.state, seconds, ends_in, fact.words)
+    return ThreadSight(tid, fact.state, seconds, ends_in, fact.words[:WORDS])
 
 
 def _together(state: ThreadState, alike: list[ThreadFact], main: ThreadFact, valid_from: float) -> ThreadSight:
@@ -262,4 +293,4 @@ def _together(state: ThreadState, alike: list[ThreadFact], main: ThreadFact, val
     since = max(main.since, *(fact.since for fact in alike))
     seconds = max(min(fact.at for fact in alike) - since, 0.0) if since >= valid_from else 0.0
     words = {fact.words for fact in alike}
-    return ThreadSight(0, state, seconds, words=words.pop() if len(words) == 1 else "", count=len(alike))
+    return ThreadSight(0, state, seconds, words=words.pop()[:WORDS] if len(words) == 1 else "", count=len(alike))

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.agent.activity.close_look import CloseLook, Sighting
 from holdfast.agent.activity.host import HostLook
-from holdfast.agent.activity.watch import DISTURBED, STANDS, Activities, ActivityWatch
+from holdfast.agent.activity.standstill import DISTURBED, ActivityWatch
+from holdfast.agent.activity.watch import STANDS, Activities
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.diagnostics.hang.stillness import Liveness, look

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.activity import watch
-from holdfast.agent.activity.watch import DISTURBED, Activities
+from holdfast.agent.activity.standstill import DISTURBED
+from holdfast.agent.activity.watch import Activities
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.wire import types as t
-from holdfast.wire.standing import ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
 from tests.agent.support.processes import until
 from tests.agent.support.standing import HEARTBEAT_INTERVAL, READY, standing
 
@@ -106,6 +107,8 @@ class Workers:
         self._stack = contextlib.ExitStack()
         self._readers: dict[str, ProbeReader] = {}
         self.pids: dict[str, int] = {}
+        self.known: dict[str, Standing] = {}
+        """What the probe is taken to have written."""
         self.activities = Activities()
 
     def start(self, name: str, code: str) -> subprocess.Popen[bytes]:
@@ -119,7 +122,7 @@ class Workers:
         found = {}
         for rank, (name, reader) in enumerate(self._readers.items()):
             now_ns = time.monotonic_ns()
-            sample = reader.sample(now_ns)._replace(rank=rank)
+            sample = reader.sample(now_ns)._replace(rank=rank, standing=self.known.get(name))
             found[name] = self.activities.attach(sample, reader.path, reader.tick_thread, now_ns / 1e9)
         self.activities.settle()
         return found
@@ -216,6 +219,38 @@ def test_more_threads_than_one_look_takes_count_once_all_were_seen_twice(tmp_pat
         workers.start("many", f"{LOCKED.replace('range(3)', 'range(100)')}{READY}lock.acquire()")
         seen = workers.one(lambda sample: len(_threads(sample)) == 2 and _threads(sample)[1].seconds >= WINDOW)
         assert [(one.state, one.count) for one in _threads(seen)] == [(OWN, 1), (OWN, 100)]
+
+
+def test_operations_are_kept_and_their_threads_have_rows_of_their_own(tmp_path: Path) -> None:
+    code = CASES["a lock, and a handler of SIGALRM"].code
+    with working(tmp_path) as workers:
+        pid = workers.start("stuck", code).pid
+        other = max(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+        operations = tuple(OpenOperation(thread, "all_reduce", 0, 3) for thread in (pid, other))
+        workers.known["stuck"] = Standing((), operations, is_complete=True)
+        seen = workers.one(lambda sample: _is_known(sample) and len(_threads(sample)) == 3)
+        assert seen.standing is not None
+        assert (seen.standing.operations, seen.standing.is_complete) == (operations, True)
+        # No handler runs while an operation lasts.
+        assert [(one.tid, one.state) for one in _threads(seen)] == [(pid, OWN), (other, OWN), (0, OWN)]
+
+
+GLOO = f"""{NEW}
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+names = [open(f"/proc/self/task/{{tid}}/comm").read().strip() for tid in os.listdir("/proc/self/task")]
+assert {{"gloo_tcp_loop", "pt_gloo_runloop"}} <= set(names), names
+lock = threading.Lock(); lock.acquire()
+{READY}lock.acquire()
+"""
+
+
+def test_gloos_threads_do_not_free_a_worker_from_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with working(tmp_path) as workers:
+        workers.start("stuck", GLOO)
+        seen = workers.one(_is_known)
+        assert {one.state for one in _threads(seen)} == {OWN}
 
 
 def test_a_disturbance_starts_all_windows_again_and_no_time_of_it_counts_as_quiet(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import signal
+from collections.abc import Collection
 
 import pytest
 
@@ -20,7 +21,7 @@ from holdfast.agent.activity.threads import (
 from holdfast.agent.activity.waits import ThreadWait
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.processes.proc_files import NO_CALL, RUNNING, Call, FdInfo
-from holdfast.wire.standing import ThreadState
+from holdfast.wire.standing import OpenOperation, ThreadState
 from holdfast.wire.types import FROZEN
 
 GONE, HELD, OUTSIDE, OWN, RUNS, TIMED, UNKNOWN = (
@@ -155,8 +156,14 @@ def facts(unseen: int = 0, **states: tuple[ThreadState, float, float]) -> Thread
     return ThreadFacts(by_tid, unseen)
 
 
-def seen(found: ThreadFacts, busy: set[int] = set(), **more: object) -> list[tuple[int, ThreadState, float, int]]:  # noqa: B006
-    made = rows(found, MAIN, 101.0, busy, **({"interrupts": ""} | more))  # type: ignore[arg-type]
+def busy(*threads: int, kind: str = "all_reduce") -> list[OpenOperation]:
+    return [OpenOperation(thread, kind, 0, 0) for thread in threads]
+
+
+def seen(
+    found: ThreadFacts, operations: Collection[OpenOperation] = (), interrupts: str = "", valid_from: float = -math.inf
+) -> list[tuple[int, ThreadState, float, int]]:
+    made = rows(found, MAIN, 101.0, operations, interrupts, valid_from)
     return [(one.tid, one.state, round(one.seconds, 3), one.count) for one in made]
 
 
@@ -168,7 +175,7 @@ def test_the_main_thread_those_in_operations_one_that_is_free_and_the_rest() -> 
     held = (0, HELD, 3.0, 1)
     assert seen(found) == [(7, OWN, 10.0, 1), (11, OUTSIDE, 7.0, 1), (0, OWN, 8.0, 2), held]
     in_operation = [(7, OWN, 10.0, 1), (9, TIMED, 10.0, 1), (12, OWN, 8.0, 1)]
-    assert seen(found, {9, 12, 99}) == [*in_operation, (11, OUTSIDE, 7.0, 1), (0, OWN, 9.0, 1), held]
+    assert seen(found, busy(9, 12, 99)) == [*in_operation, (11, OUTSIDE, 7.0, 1), (0, OWN, 9.0, 1), held]
     assert seen(facts(t8=(OWN, 90.0, 100.0))) == []  # without the main one nothing is said
     assert seen(facts(t7=(GONE, 90.0, 100.0))) == [(7, GONE, 10.0, 1)]
 
@@ -194,11 +201,23 @@ def test_a_disturbance_unmakes_what_was_seen_before_its_end() -> None:
 def test_a_handler_frees_the_main_thread_from_a_lock_but_from_no_operation() -> None:
     found = facts(t7=(OWN, 90.0, 100.0))
     assert seen(found, interrupts="which a timer of the process may end") == [(7, TIMED, 10.0, 1)]
-    assert seen(found, {MAIN}, interrupts="which a timer of the process may end") == [(7, OWN, 10.0, 1)]
-    [row] = rows(found, MAIN, 101.0, set(), "which a timer of the process may end")
+    assert seen(found, busy(MAIN), interrupts="which a timer of the process may end") == [(7, OWN, 10.0, 1)]
+    [row] = rows(found, MAIN, 101.0, (), "which a timer of the process may end")
     assert (row.words, math.isnan(row.ends_in)) == ("waits, which a timer of the process may end", True)
-    [row] = rows(facts(t7=(TIMED, 90.0, 100.0)), MAIN, 101.0, set(), "")
+    [row] = rows(facts(t7=(TIMED, 90.0, 100.0)), MAIN, 101.0)
     assert row.ends_in == pytest.approx(19.0)
+
+
+def test_a_thread_that_waits_for_peers_counts_unless_all_that_do_so_are_of_known_operations() -> None:
+    table = ThreadTable()
+    for tid, state in ((MAIN, OWN), (8, TIMED), (9, TIMED), (10, OWN)):
+        table.note(tid, (90.0, 90.0), state, "wait", LOCK)
+    table.mark_serving(8)
+    own = (0, OWN, 0.0, 1)
+    table.mark_serving(9)
+    for operations in ([], busy(MAIN), busy(MAIN, 0, kind="recv"), busy(MAIN, 0, kind="")):
+        assert seen(table.facts(), operations) == [(7, OWN, 0.0, 1), (8, OUTSIDE, 0.0, 1), own]
+    assert seen(table.facts(), busy(MAIN, 0)) == [(7, OWN, 0.0, 1), own]
 
 
 def test_a_thread_has_been_seen_so_since_the_end_of_the_first_look_until_the_begin_of_the_last() -> None:

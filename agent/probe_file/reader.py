@@ -176,8 +176,8 @@ class ProbeReader:
             if since:
                 operation, operation_age = name, _age(now_ns, since)
             if still_age > STANDS:
-                begun = layout.begun_from(_word(head, layout.WORD_BEGUN), record)
-                pending, standing = self._standing(_pid(_word(head, layout.WORD_PID)), begun, moved)
+                last_begun = layout.begun_from(_word(head, layout.WORD_BEGUN), record)
+                pending, standing = self._standing(_pid(_word(head, layout.WORD_PID)), last_begun, moved)
                 if not operation and pending.is_handed:
                     operation, operation_age = pending.kind, still_age
         meters = None

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast.agent.probe_file import layout, side_files, taken
-from holdfast.agent.probe_file.memory import PHASE_INDEX, TRAIN, Memory, Operation
+from holdfast.agent.probe_file.memory import NOTHING, PHASE_INDEX, TRAIN, Memory, Operation
 from holdfast.base import bounds
 from holdfast.base.errors import HoldfastError
 from holdfast.wire.types import SPOILT, Phase
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
 _get_ident = threading.get_ident
-_get_native_id = threading.get_native_id
 _WORD_MOVED = layout.WORD_MOVED
 
 _live: Memory | None = None
@@ -165,7 +164,7 @@ def operation(name: str) -> AbstractContextManager[None]:
     """Report what the main thread waits for or works on, up to 56 bytes; "" for nothing.
 
     A plain call sets it until the next one; as a context manager the previous one comes back at the end. From any
-    other thread it changes nothing: what that one waits for is `wait`'s.
+    other thread it changes nothing: what that one waits for is what `open_operations` reports.
     """
     live = _live
     if live is None:
@@ -187,7 +186,7 @@ def place(name: str) -> _Restore:
     raw = live.names.get(name)
     if raw is None:
         raw = live.encode(name)
-    live.enter((_monotonic_ns() if raw else 0, raw, 0, 0, -1, 0))
+    live.enter((_monotonic_ns() if raw else 0, raw))
     return _Restore(previous)
 
 
@@ -195,126 +194,7 @@ def leave(name: str) -> None:
     """The place of this name is left, if the main thread is still there."""
     live = _live
     if live is not None and live.operation[1] == name.encode():
-        live.enter((0, b"", 0, 0, -1, 0))
-
-
-def group(label: str, ident: int, members: Sequence[int], is_seen: bool = False, is_whole: bool = True) -> int:
-    """The slot of a group of ranks that do operations together: the same label and `ident` (32 bits) at each of them.
-
-    0 when no agent watches, or no slot is left. Registering it again restarts its sequence numbers. `is_seen`: all its
-    operations come through `begin` (messages); else torch counts them. Not `is_whole`: nobody counts all of them.
-    """
-    live = _live
-    if live is None:
-        return 0
-    counted = layout.COUNTED_HERE if is_seen else layout.COUNTED_BY_TORCH
-    return live.groups.register(label, ident, members, counted if is_whole else layout.COUNTED_IN_PART)
-
-
-def counts_in_part(slots: Sequence[int]) -> None:
-    """From now on not all operations of these groups are counted."""
-    live = _live
-    if live is not None:
-        for slot in slots:
-            live.groups.count_in_part(slot)
-
-
-def begin(kind: int, group: int, size: int = 0, number: int = -1) -> int:
-    """An operation of this kind (see OPERATION_KINDS) begins in a group: its sequence number, which is how many were
-    counted here before where `number` is not given. If it is the main thread's, the running operation belongs to it
-    from here on; `operation` names it. `size`: as operation_size packs it, where it is the same at all.
-    """
-    live = _live
-    if live is None or not group:
-        return -1
-    counted = live.groups.count(group, size)
-    if number < 0:
-        number = counted
-    if _get_ident() != live.main:
-        live.groups.by_other(group)
-        live.words[_WORD_MOVED] = _monotonic_ns()
-        return number
-    since, name, *_ = live.operation
-    if since:
-        live.write_operation((since, name, group, kind, number, size))
-    else:
-        live.words[_WORD_MOVED] = _monotonic_ns()
-    return number
-
-
-def others_begin(group: int) -> None:
-    """A thread that is not the main one begins operations of this group where `begin` is not called."""
-    live = _live
-    if live is not None and group:
-        live.groups.by_other(group)
-
-
-class _Wait:
-    """An open operation, from the call that waits to its end."""
-
-    __slots__ = ("is_same", "previous", "row")
-
-    def __init__(self, row: int, previous: Operation | None, is_same: bool) -> None:
-        self.row, self.previous, self.is_same = row, previous, is_same
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        live = _live
-        if live is None:
-            return
-        live.open.end(self.row)
-        if self.previous is not None:
-            live.enter(self.previous)
-            return
-        live.words[_WORD_MOVED] = _monotonic_ns()
-        if self.is_same:  # what is left of it is its place
-            since, name, *_ = live.operation
-            live.operation = (since, name, 0, 0, -1, 0)
-            live.words[layout.WORD_HANDED] = -live.numbered
-
-
-def wait(
-    kind: int, group: int, number: int, size: int = 0, root: int = -1, is_timed: bool = False, is_recorded: bool = False
-) -> AbstractContextManager[None]:
-    """What `begin` began is handed over, and this thread waits for it in the block that follows.
-
-    `root`: the rank that sends or receives for all. `is_timed`: it ends by itself sooner than is torch's default.
-    `is_recorded`: torch's own record has it, too.
-    """
-    live = _live
-    if live is None or not group:
-        return _NO_RESTORE
-    now = _monotonic_ns()
-    previous, is_same = None, False
-    flags = is_timed * layout.OPEN_IS_TIMED | is_recorded * layout.OPEN_IS_RECORDED
-    row = live.open.begin(now, number, _get_native_id(), size, root, group, kind, flags)
-    if _get_ident() != live.main:
-        live.words[_WORD_MOVED] = now
-        return _Wait(row, None, False)
-    running = live.operation
-    is_same = running[2:5] == (group, kind, number)
-    if is_same:  # the operation that began it waits for it
-        live.words[_WORD_MOVED] = now
-    else:
-        previous = running
-        live.write_operation((now, running[1] or layout.OPERATION_KINDS[kind].encode(), group, kind, number, size))
-    live.words[layout.WORD_HANDED] = live.numbered
-    return _Wait(row, previous, is_same)
-
-
-def wait_for_all(group: int) -> AbstractContextManager[None]:
-    """This thread waits, from now until the block that this returns is left, for all collectives of the group that
-    are under way; torch's own record says which."""
-    live = _live
-    if live is None or not group:
-        return _NO_RESTORE
-    live.words[_WORD_MOVED] = now = _monotonic_ns()
-    row = live.open.begin(now, -1, _get_native_id(), 0, -1, group, 0, layout.OPEN_IS_ALL)
-    return _Wait(row, None, False)
+        live.enter(NOTHING)
 
 
 def record_with(recorder: "Callable[[Memory, int], None]") -> None:

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
-from holdfast.agent import probe
+from holdfast.agent import open_operations, probe
 from holdfast.agent.hooks.sizes import measure
-from holdfast.agent.probe_file.layout import OPERATION_KINDS
+from holdfast.agent.probe_file.layout import OPEN_IS_RECORDED, OPEN_IS_TIMED, OPERATION_KINDS
 
 _COLLECTIVES = {
     "_allgather_base": "all_gather",
@@ -53,16 +53,9 @@ _NEVER = timedelta(0)
 """What `Work.wait` has for a timeout where the script gives none."""
 
 
-class _Begun(NamedTuple):
-    """An operation whose Work the script has: as `probe.wait` takes it."""
-
-    kind: int
-    slot: int
-    number: int
-    size: int = 0
-    root: int = -1
-    is_timed: bool = False
-    is_recorded: bool = False
+_Begun = tuple[int, int, int, int, int, int]
+"""An operation whose Work the script has, as `open_operations.waits` takes it: kind, slot, number, size, root, flags.
+"""
 
 
 class Group:
@@ -78,7 +71,7 @@ class Group:
         self.backends = backends
         self.is_gloo = backends == {"ProcessGroupGloo"}
         self.has_numbers = self.is_gloo or backends == {"ProcessGroupNCCL"}
-        self.slot = probe.group(self.label, self.ident, ranks)
+        self.slot = open_operations.group(self.label, self.ident, ranks)
         self.messages: dict[tuple[int, int, int], int] = {}
         self.from_any = False
         """Whether a message was received from whoever sent first: no channel's count is all of it then."""
@@ -92,14 +85,14 @@ class Group:
         if slot is None:
             ends = (self.ranks[source], self.ranks[target])
             label = f"{self.label}:{ends[0]}>{ends[1]}" + (f"#{tag}" if tag else "")
-            slot = probe.group(label, self.ident, ends, is_seen=True, is_whole=not self.from_any)
+            slot = open_operations.group(label, self.ident, ends, is_seen=True, is_whole=not self.from_any)
             self.messages[source, target, tag] = slot
         return slot
 
     def monitored(self) -> int:
         """The slot of its monitored barriers, which torch does not record."""
         if not self._monitored:
-            self._monitored = probe.group(f"{self.label}:monitored", self.ident, self.ranks, is_seen=True)
+            self._monitored = open_operations.group(f"{self.label}:monitored", self.ident, self.ranks, is_seen=True)
         return self._monitored
 
     def begun(self, group: Any) -> int:
@@ -163,12 +156,13 @@ class Watch:
                 return method(group, *args, **kwargs)
             size = sized(args) if sized is not None else 0
             ahead = known.begun(group)
-            number = probe.begin(kind, known.slot, size, ahead)
+            number = open_operations.begin(kind, known.slot, size, ahead)
             work = method(group, *args, **kwargs)
             if known.slot and work is not None:
                 root = _root(args, kwargs, at, known.ranks) if at is not None else -1
                 as_torch_has_it = by_gloo if known.is_gloo else kind
-                self._works[work] = _Begun(as_torch_has_it, known.slot, number, size, root, False, ahead >= 0)
+                flags = OPEN_IS_RECORDED if ahead >= 0 else 0
+                self._works[work] = (as_torch_has_it, known.slot, number, size, root, flags)
             return work
 
         return watched
@@ -181,11 +175,11 @@ class Watch:
                 return method(group, tensors, peer, tag, *args, **kwargs)
             own = group.rank()
             slot = known.message(own, peer, tag) if is_send else known.message(peer, own, tag)
-            number = probe.begin(kind, slot)
+            number = open_operations.begin(kind, slot)
             work = method(group, tensors, peer, tag, *args, **kwargs)
             known.sent += 1
             if slot and work is not None:
-                self._works[work] = _Begun(kind, slot, number)
+                self._works[work] = (kind, slot, number, 0, -1, 0)
             return work
 
         return watched
@@ -200,11 +194,11 @@ class Watch:
                 return method(group, *args, **kwargs)
             if not known.from_any:
                 known.from_any = True
-                probe.counts_in_part([slot for slot in known.messages.values() if slot])
+                open_operations.counts_in_part([slot for slot in known.messages.values() if slot])
             work = method(group, *args, **kwargs)
             known.sent += 1
             if known.slot and work is not None:
-                self._works[work] = _Begun(0, known.slot, 0)
+                self._works[work] = (0, known.slot, 0, 0, -1, 0)
             return work
 
         return watched
@@ -217,9 +211,9 @@ class Watch:
             known = self.known(group) if probe.attached() else None
             if known is None:
                 return method(group, *args, **kwargs)
-            number = probe.begin(_BARRIER, slot := known.monitored())
+            number = open_operations.begin(_BARRIER, slot := known.monitored())
             given = args[0] if args else kwargs.get("timeout")
-            with probe.wait(_BARRIER, slot, number, is_timed=self._is_short(given)):
+            with open_operations.wait(_BARRIER, slot, number, flags=self._timed(given)):
                 return method(group, *args, **kwargs)
 
         return watched
@@ -230,17 +224,21 @@ class Watch:
             begun = self._works.get(work)
             if begun is None:
                 return method(work, *args, **kwargs)
-            if (args or kwargs) and self._is_short(args[0] if args else kwargs.get("timeout")):
-                begun = begun._replace(is_timed=True)
-            with probe.wait(*begun):
+            kind, slot, number, size, root, flags = begun
+            if args or kwargs:
+                flags |= self._timed(args[0] if args else kwargs.get("timeout"))
+            row = open_operations.waits(kind, slot, number, size, root, flags)
+            try:
                 return method(work, *args, **kwargs)
+            finally:
+                open_operations.waited(row)
 
         return watched
 
     def making_group(self, args: Sequence[Any], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """The operation of `new_group`, given its arguments: its members connect to each other, and who is none returns
         at once. With TORCH_DIST_INIT_BARRIER=1 all ranks of the job meet in it."""
-        nothing = probe.wait(0, 0, -1)
+        nothing = open_operations.wait(0, 0, -1)
         try:
             default = self.known(self.c10d._get_default_group()) if probe.attached() else None
             given = args[0] if args else kwargs.get("ranks")
@@ -255,14 +253,15 @@ class Watch:
         slot = self._new_groups.get(members)
         if slot is None:
             ident = default.ident if members == everyone else crc32(repr(members).encode())
-            slot = self._new_groups[members] = probe.group("world:new_group", ident, members, is_seen=True)
-        number = probe.begin(_NEW_GROUP, slot)
+            slot = self._new_groups[members] = open_operations.group("world:new_group", ident, members, is_seen=True)
+        number = open_operations.begin(_NEW_GROUP, slot)
         timeout = args[1] if len(args) > 1 else kwargs.get("timeout")
-        return probe.wait(_NEW_GROUP, slot, number, is_timed=self._is_short(timeout))
+        return open_operations.wait(_NEW_GROUP, slot, number, flags=self._timed(timeout))
 
-    def _is_short(self, given: Any) -> bool:
-        """Whether a timeout that the script gave is shorter than torch's default."""
-        return isinstance(given, timedelta) and _NEVER < given < self.c10d.default_pg_timeout
+    def _timed(self, given: Any) -> int:
+        """The flag of a wait whose timeout, which the script gave, is shorter than torch's default."""
+        is_short = isinstance(given, timedelta) and _NEVER < given < self.c10d.default_pg_timeout
+        return OPEN_IS_TIMED if is_short else 0
 
 
 def _backends(group: Any) -> frozenset[str]:

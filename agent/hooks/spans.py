@@ -11,7 +11,7 @@ import time
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-from holdfast.agent import probe
+from holdfast.agent import open_operations, probe
 
 WAIT = "ddp:all_reduce"
 BACKWARD = "ddp:backward"
@@ -53,7 +53,7 @@ class StepTimes:
         self._own, self._began = _moment(), None
         self._waits.close()
         for slot in self._slots:
-            self._waits.enter_context(probe.wait_for_all(slot))
+            self._waits.enter_context(open_operations.wait_for_all(slot))
         self._slots.clear()
         self._queue(self._backward_done)
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.agent import probe
+from holdfast.agent import open_operations, probe
 from holdfast.agent.hooks import finite as torch_finite
 from holdfast.agent.hooks import global_steps, import_times, imports, initial_steps, saves, torch_record
 from holdfast.agent.hooks import groups as torch_groups
@@ -201,7 +201,7 @@ def _waiting(function: Callable[..., Any], watch: torch_groups.Watch) -> Callabl
 
     @functools.wraps(function)
     def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
-        with probe.wait_for_all(watch.slot(group)):
+        with open_operations.wait_for_all(watch.slot(group)):
             return function(group, *args, **kwargs)
 
     return watched
@@ -285,7 +285,7 @@ def _watch_ddp(torch: Any) -> None:
         """In the second forward the ranks agree on buckets, in C++."""
         if _compiling():
             return rebuild(self)
-        with probe.wait_for_all(slots.get(self, 0)):
+        with open_operations.wait_for_all(slots.get(self, 0)):
             return rebuild(self)
 
     reducer._rebuild_buckets = rebuilds
@@ -321,7 +321,7 @@ def _ddp_backward(slot: int, gradient: object) -> None:
         probe.operation(torch_spans.BACKWARD)
     elif _is_of_engine(thread):
         probe.place(torch_spans.BACKWARD)
-        probe.others_begin(slot)
+        open_operations.others_begin(slot)
     if _times is not None:
         _times.backward(slot)
 

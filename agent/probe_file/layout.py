@@ -50,7 +50,7 @@ WORD_SPANS = 12
 WORD_NAMES = 13
 WORD_REQUEST = 14  # a checkpoint is requested now
 WORD_COUNTED = 24  # 1: the steps are counted by a hook, and the program numbers none
-WORD_HANDED = 15  # number of the operation record whose transfer is waited for; negative: that wait has ended
+WORD_BEGUN = 15  # the operation that the main thread began last in its place, as `begun_word`; 0: none
 WORD_EVENTS = 25  # events that timers recorded in a GPU's streams
 WORD_EVENTS_DONE = 26  # those of them that the GPU has passed
 WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not the worker's own doing
@@ -61,9 +61,8 @@ WORD_NO_SLOT = 19  # 1: a group did not fit into the table, and what is done in 
 STATE = struct.Struct("<qqqdqq")
 """step, phase index, progress_ns, loss, tokens so far, attached_ns."""
 OPERATION_NAME = 56
-OPERATION = struct.Struct(f"<qqqqhhi{OPERATION_NAME}s")
-"""since_ns (0: none), changed_ns, number of the record, sequence number in its group (-1: none);
-slot of the group (0: none), kind (as OPERATION_KINDS), size (operation_size, 0: unknown); name. Of the main thread."""
+OPERATION = struct.Struct(f"<qqq{OPERATION_NAME}s")
+"""Of the main thread: since_ns (0: none), changed_ns, number of the record; name."""
 OPERATION_KINDS: tuple[str, ...] = (
     "", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
     "scatter", "send", "new_group",
@@ -142,7 +141,20 @@ PLACES: tuple[str, ...] = (
 """Where it strikes, by the next byte: in the next operation of a mesh axis, before or after it; else at once."""
 
 
+_MOST_BEGUN = (1 << 39) - 1
 _HEAD = struct.Struct(f"<Qq{RECORD - 16}x")
+
+
+def begun_word(place: int, slot: int, kind: int, number: int) -> int:
+    """`place`: number of the record of OPERATION in which it was begun."""
+    return place & 0xFF | slot << 8 | kind << 16 | (number & _MOST_BEGUN) << 24
+
+
+def begun_from(word: int, place: int) -> tuple[int, int, int]:
+    """Slot, kind and sequence number; slot 0 where none was begun in this place."""
+    if word <= 0 or word & 0xFF != place & 0xFF:
+        return 0, 0, -1
+    return word >> 8 & 0xFF, word >> 16 & 0xFF, word >> 24
 
 
 def seal(payload: bytes) -> bytes:

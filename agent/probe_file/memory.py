@@ -30,9 +30,9 @@ PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(
 TRAIN = PHASE_INDEX[Phase.TRAIN]
 _SEAL_BIT = 1 << 32
 
-Operation = tuple[int, bytes, int, int, int, int]
-"""since_ns, name, slot of its group, kind, sequence number there, size (operation_size)."""
-_NOTHING: Operation = (0, b"", 0, 0, -1, 0)
+Operation = tuple[int, bytes]
+"""since_ns, name."""
+NOTHING: Operation = (0, b"")
 
 _monotonic_ns = time.monotonic_ns
 _pack_seal = layout.SEAL.pack
@@ -72,11 +72,11 @@ class Memory:
         self.loss = math.nan
         self.tokens = 0
         self.attached = self.progress = self.clock = now
-        self.operation = _NOTHING  # of the main thread
+        self.operation = NOTHING  # of the main thread
         self.numbered = 0  # operation records written
         self.groups = GroupTable(self.map, self.words)
         self.open = OpenTable(self.map, self.words)
-        self.main = threading.main_thread().ident or 0
+        self.main, self.pid = threading.main_thread().ident or 0, os.getpid()  # of the main thread both
         self.recorder: Callable[[Memory, int], None] | None = None
         """Writes torch's own record, given this and the time; never raises and never waits."""
         self.ambush: Ambush | None = None
@@ -113,7 +113,7 @@ class Memory:
         self.words[layout.WORD_INJECT] = 0
         self.words[layout.WORD_COUNTED] = 0
         self.words[layout.WORD_EVENTS] = self.words[layout.WORD_EVENTS_DONE] = 0
-        self.words[layout.WORD_MOVED] = 0
+        self.words[layout.WORD_MOVED] = self.words[layout.WORD_BEGUN] = 0
         self.groups.clear()
         self.open.clear()
         self.map[layout.AT_RECORD : layout.AT_RECORD + 8] = bytes(8)
@@ -138,18 +138,15 @@ class Memory:
     def enter(self, operation: Operation) -> None:
         if self.ambush is not None:
             self.ambush.entering(operation[1])
-        self.write_operation(operation)
-        if self.ambush is not None:
-            self.ambush.entered(operation[1])
-
-    def write_operation(self, operation: Operation) -> None:
         self.operation = operation
-        since, name, group, kind, number, size = operation
+        since, name = operation
         self.numbered += 1
         self.words[_WORD_MOVED] = now = _monotonic_ns()
-        payload = _pack_operation(since, now, self.numbered, number, group, kind, size, name)
+        payload = _pack_operation(since, now, self.numbered, name)
         at = layout.AT_OPERATION
         self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        if self.ambush is not None:
+            self.ambush.entered(operation[1])
 
     def record_step(self, n: int, loss: float, tokens: int) -> None:
         if type(n) is not int or not 0 <= n <= _MAX_STEP:

@@ -17,7 +17,7 @@ from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.file import ProbeFile
 from holdfast.agent.probe_file.groups import read_groups
 from holdfast.agent.probe_file.open_rows import read_open
-from holdfast.agent.probe_file.standing import exact_groups, kind_name, open_operations
+from holdfast.agent.probe_file.standing import exact_groups, open_operations, pending_of
 from holdfast.agent.probe_file.torch_record import TorchRecord, understand
 from holdfast.base import bounds
 from holdfast.base.errors import UsageError
@@ -94,9 +94,9 @@ class _Block(Generic[_T]):
         return self._value
 
 
-def _operation(payload: bytes) -> tuple[int, int, int, int, int, int, int, str]:
-    since, changed, record, number, slot, kind, size, name = layout.OPERATION.unpack(payload)
-    return since, changed, record, number, slot, kind, size, name.rstrip(b"\0").decode("utf-8", "replace")
+def _operation(payload: bytes) -> tuple[int, int, int, str]:
+    since, changed, record, name = layout.OPERATION.unpack(payload)
+    return since, changed, record, name.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _mesh(payload: bytes) -> _Mesh:
@@ -170,16 +170,16 @@ class ProbeReader:
         operation, operation_age, still_age = "", math.nan, math.nan
         pending = standing = None
         if (last := self._operation.read(self._map, head)) is not None:
-            since, changed, record, number, slot, kind, size, name = last
+            since, changed, record, name = last
             moved = max(changed, _word(head, layout.WORD_MOVED))
             still_age = _age(now_ns, moved)
             if since:
                 operation, operation_age = name, _age(now_ns, since)
             if still_age > STANDS:
-                handed = _word(head, layout.WORD_HANDED)
-                if handed == -record:  # it has ended, and its place has not
-                    kind, slot, number, size = 0, 0, -1, 0
-                pending, standing = self._standing(kind, slot, number, handed == record, size, moved)
+                last_begun = layout.begun_from(_word(head, layout.WORD_BEGUN), record)
+                pending, standing = self._standing(_pid(_word(head, layout.WORD_PID)), last_begun, moved)
+                if not operation and pending.is_handed:
+                    operation, operation_age = pending.kind, still_age
         meters = None
         if step != self._metered:
             self._metered = step
@@ -305,10 +305,8 @@ class ProbeReader:
             self._stat = None
         self._map.close()
 
-    def _standing(
-        self, kind: int, slot: int, number: int, is_handed: bool, size: int, moved: int
-    ) -> tuple[PendingCollective, Standing]:
-        """The main thread's operation, and those of all threads."""
+    def _standing(self, pid: int, begun: tuple[int, int, int], moved: int) -> tuple[PendingCollective, Standing]:
+        """The main thread's operation, and those of all threads. `begun`: what the main thread began last."""
         record = self._record_block.read(self._map) or TorchRecord()
         groups = exact_groups(read_groups(self._map), record, moved)
         rows = read_open(self._map)
@@ -316,10 +314,7 @@ class ProbeReader:
         words = layout.WORD_UNSEEN, layout.WORD_NO_SLOT
         is_complete &= rows is not None and not any(self._map.word(word) for word in words)
         is_complete &= self._map.word(layout.WORD_MOVED) <= moved  # else the rows may be of another moment
-        if not 0 < slot <= len(groups):
-            slot, number, size = 0, -1, 0
-        number = bounds.whole(number, -1, bounds.MAX_COUNT)
-        pending = PendingCollective(kind_name(kind), slot - 1, number, is_handed, groups, max(size, 0))
+        pending = pending_of(pid, rows or (), begun, groups)
         return pending, Standing(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete)
 
     def _records(self) -> Iterator[_Step]:

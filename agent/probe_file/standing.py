@@ -7,7 +7,7 @@ from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.open_rows import OpenRow
 from holdfast.agent.probe_file.torch_record import TorchRecord, UnderWay
 from holdfast.wire.standing import OpenOperation
-from holdfast.wire.types import GroupCount
+from holdfast.wire.types import GroupCount, PendingCollective
 
 
 def exact_groups(groups: Sequence[GroupCount], record: TorchRecord, moved: int) -> tuple[GroupCount, ...]:
@@ -54,6 +54,23 @@ def open_operations(
     all_of = {row.slot: row.thread for row in rows if row.flags & layout.OPEN_IS_ALL}
     found += [_under_way(one, all_of.get(one.slot, 0), record) for one in left]
     return tuple(found), is_complete
+
+
+def pending_of(
+    main: int, rows: Sequence[OpenRow], begun: tuple[int, int, int], groups: tuple[GroupCount, ...]
+) -> PendingCollective:
+    """The operation of the main thread, whose id is `main`: what it waits for, else what it began last (slot, kind and
+    number; slot 0: nothing)."""
+    own = [
+        row for row in rows if row.thread == main and 0 < row.slot <= len(groups) and not row.flags & layout.OPEN_IS_ALL
+    ]
+    if own:
+        row = max(own, key=lambda row: row.since)
+        return PendingCollective(kind_name(row.kind), row.slot - 1, row.number, True, groups, row.size)
+    slot, kind, number = begun
+    if not 0 < slot <= len(groups):
+        return PendingCollective(groups=groups)
+    return PendingCollective(kind_name(kind), slot - 1, number, False, groups)
 
 
 def _of_row(row: OpenRow, seen: UnderWay | None, record: TorchRecord) -> OpenOperation:

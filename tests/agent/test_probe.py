@@ -221,16 +221,17 @@ def test_the_median_follows_the_last_steps(tmp_path: Path) -> None:
 
 def test_a_worker_that_stands_says_in_which_operation_of_which_group(tmp_path: Path) -> None:
     code = """
-tp, row = probe.group("tp", 7, [0, 1]), probe.group("dp", 8, range(0, 32, 4))
-assert probe.begin(2, row) == 0
+from holdfast.agent import open_operations
+tp, row = open_operations.group("tp", 7, [0, 1]), open_operations.group("dp", 8, range(0, 32, 4))
+assert open_operations.begin(2, row) == 0
 with probe.operation("tp:all_reduce"):
-    assert [probe.begin(2, tp, size) for size in (1000, 0, 2000)] == [0, 1, 2]
+    assert [open_operations.begin(2, tp, size) for size in (1000, 0, 2000)] == [0, 1, 2]
     print("begun", flush=True); input()
-    with probe.wait(2, tp, 2):
+    with open_operations.wait(2, tp, 2):
         print("handed", flush=True); input()
-with probe.wait(2, row, 0):
+with open_operations.wait(2, row, 0):
     print("other", flush=True); input()
-assert probe.group("tp", 7, [0, 1]) == tp
+assert open_operations.group("tp", 7, [0, 1]) == tp
 print("left", flush=True); input()
 """
     groups = {"tp": ("0-1", 7), "dp": ("0-28/4", 8)}
@@ -262,21 +263,22 @@ print("left", flush=True); input()
 
 THREADS = """
 import threading
+from holdfast.agent import open_operations
 from holdfast.agent.probe_file import layout
-tp, dp = probe.group("tp", 7, [0, 1]), probe.group("dp", 8, [0, 1], is_seen=True)
+tp, dp = open_operations.group("tp", 7, [0, 1]), open_operations.group("dp", 8, [0, 1], is_seen=True)
 go, at = threading.Event(), threading.Semaphore(0)
 def other():
     with probe.operation("a name of the other thread"):
-        number = probe.begin(2, dp)
-        with probe.wait(2, dp, number, 1000, root=1, is_timed=True):
+        number = open_operations.begin(2, dp)
+        with open_operations.wait(2, dp, number, 1000, 1, layout.OPEN_IS_TIMED):
             print(f"{threading.get_native_id()}\\n", end="", flush=True)
             go.wait()
     at.release()
 with probe.operation("all_reduce"):
-    number = probe.begin(2, tp)
+    number = open_operations.begin(2, tp)
     thread = threading.Thread(target=other); thread.start()
     input()
-    with probe.wait(2, tp, number):
+    with open_operations.wait(2, tp, number):
         print("both", flush=True); input()
     go.set(); thread.join()
     print("place", flush=True); input()
@@ -338,10 +340,11 @@ def test_a_threads_operation_hides_no_other_ones_and_leaves_nothing(tmp_path: Pa
 
 def test_a_full_table_of_groups_is_no_error(tmp_path: Path) -> None:
     code = """
-slots = [probe.group(f"g{n}", n, [0, 1]) for n in range(100)]
+from holdfast.agent import open_operations
+slots = [open_operations.group(f"g{n}", n, [0, 1]) for n in range(100)]
 assert slots[:63] == list(range(1, 64)) and set(slots[63:]) == {0}
-assert probe.begin(1, 0) == -1
-with probe.wait(1, 0, -1):
+assert open_operations.begin(1, 0) == -1
+with open_operations.wait(1, 0, -1):
     print("done", flush=True); input()
 """
     with probed(code, tmp_path / "p") as (process, reader):

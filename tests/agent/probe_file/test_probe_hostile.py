@@ -25,7 +25,7 @@ from holdfast.wire.limits import admitted
 from tests.agent.support.processes import probed, until
 
 WORDS = (
-    layout.WORD_PID, layout.WORD_TICK, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_HANDED,
+    layout.WORD_PID, layout.WORD_TICK, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_BEGUN,
     layout.WORD_REQUEST, layout.WORD_TICK_THREAD, layout.WORD_MOVED, layout.WORD_UNSEEN, layout.WORD_NO_SLOT,
 )  # fmt: skip
 LONG = st.sampled_from([-(1 << 63), (1 << 63) - 1, -1, 0, 1, 2047, 2048, 2049, 8193, 1 << 31, 1 << 53, 1 << 62]) | (

@@ -23,7 +23,7 @@ while time.monotonic() < end:
     index = rng.randrange(layout.STEPS)
     step = [index, rng.choice(longs), rng.choice(longs), rng.choice([float("nan"), -1.0]), float("inf"), 1 << 62, 1]
     os.pwrite(fd, layout.seal(layout.STEP.pack(*step)), layout.AT_STEPS + index * layout.RECORD)
-    for word in (layout.WORD_PID, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_HANDED):
+    for word in (layout.WORD_PID, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_BEGUN):
         os.pwrite(fd, struct.pack("<q", rng.choice(longs)), 8 * word)
     where = rng.randrange(layout.HEADER.size, layout.SIZE - 4096)
     os.pwrite(fd, rng.randbytes(4096), where)

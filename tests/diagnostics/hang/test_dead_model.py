@@ -20,7 +20,7 @@ from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.closure import judge
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
-from holdfast.diagnostics.hang.operations import Blocker, Lack, Role
+from holdfast.diagnostics.hang.operations import Blocker, Lack, Role, differ, needed, role_of
 from holdfast.wire.standing import ThreadSight, ThreadState
 from tests.diagnostics.support.dead_model import Model
 from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, drawn, standing
@@ -71,6 +71,7 @@ def test_free_threads_that_do_less_than_they_may_lead_no_dead_rank_out() -> None
         assert one.dead <= Model(one.job, LONGEST, is_rich=True).dead(most=1500)
 
 
+@pytest.mark.timeout(0)
 @pytest.mark.skipif(not os.environ.get(WHOLE), reason="make model")
 def test_the_whole_space() -> None:
     """In an order of its own, so that each run begins with other states."""
@@ -123,8 +124,8 @@ def _holds(state: ThreadState) -> Callable[..., can_move.Wait]:
     return wait_of
 
 
-_PROCESS, _ROLE, _WAIT = can_move._process, can_move.role_of, CanMove._wait_of
-_NEEDED, _DIFFER = can_move.needed, can_move.differ
+_PROCESS, _ROLE, _WAIT = can_move._process, role_of, CanMove._wait_of
+_NEEDED, _DIFFER = needed, differ
 _MUTANTS: dict[str, tuple[object, str, object]] = {
     "a process does not wait for its threads": (CanMove, "_wake", lambda self, rank: None),
     "one window is enough": (can_move, "KNOWN_AFTER", 0.3),

@@ -28,7 +28,7 @@ ALL = $(SIDE) -m "slow and not aside and not calm" $(SLOW_HERE) \
 # Tests start a thousand processes: without bytecode each would compile the sources anew.
 test fast: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup demo test fast mutants rows gallery pictures lint format docs proto proto-check page-check wheel-check clean
+.PHONY: setup demo test fast mutants model rows gallery pictures lint format docs proto proto-check page-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -63,6 +63,11 @@ lint: setup
 mutants: setup
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[mutants]'
 	$(BIN)/python .ci/mutants.py $(MUTANTS_ARGS)
+
+# Every way in which a small job may stand, against the judge of hangs, for so many seconds of processor time.
+MODEL_SECONDS ?= 900
+model: setup
+	HOLDFAST_MODEL_SECONDS=$(MODEL_SECONDS) $(BIN)/python -m pytest -q -s tests/diagnostics/hang/test_dead_model.py -k whole
 
 # What the source of each training technique says, and what comes out here.
 rows: setup

@@ -28,8 +28,8 @@ from collections.abc import Iterable
 from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.chain import ChainBuilder
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
-from holdfast.diagnostics.hang.forgetting import fewest
-from holdfast.diagnostics.hang.proof import Cause, Proof
+from holdfast.diagnostics.hang.forgetting import MOST_FACTS, fewest
+from holdfast.diagnostics.hang.proof import Cause, Link, Proof
 from holdfast.diagnostics.hang.reasons import ends_of
 from holdfast.diagnostics.hang.wait_graph import WaitGraph
 
@@ -48,8 +48,16 @@ def judge(facts: Iterable[RankFacts], *, longest_s: float) -> Proof | None:
         return None
     graph = WaitGraph(closed, dead)
     first = min(dead, key=lambda rank: (graph.level[rank, 0], rank))
-    rests = dict.fromkeys(fact for link in ChainBuilder(closed, graph).of(first) for fact in link.facts)
-    shortened = CanMove(fewest(facts, rests, first, longest_s), longest_s)
-    link, *more = ChainBuilder(shortened, WaitGraph(shortened, [first])).of(first)
+    link, *more = _chain(closed, graph, first, facts, longest_s)
     end, *others = ends_of(closed, graph, longest_s)
     return Proof(tuple(dead), (end, *others), (link, *more))
+
+
+def _chain(closed: CanMove, graph: WaitGraph, rank: int, facts: list[RankFacts], longest_s: float) -> list[Link]:
+    """One that can't be made shorter: built again from the fewest facts that the first one needs."""
+    links = list(ChainBuilder(closed, graph).of(rank))
+    rests = dict.fromkeys(fact for link in links for fact in link.facts)
+    if len(rests) > MOST_FACTS:
+        return links
+    known = CanMove(fewest(facts, rests, rank, longest_s), longest_s)
+    return list(ChainBuilder(known, WaitGraph(known, [rank])).of(rank))

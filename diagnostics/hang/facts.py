@@ -44,7 +44,12 @@ class OpenAt:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """One worker. A rank that is not in the input at all, or has no threads here, counts as able to do anything."""
+    """One worker. A rank that is not in the input at all, or has no threads here, counts as able to do anything.
+
+    Its counts and operations are read after its threads last moved. Different ranks may be read at different instants:
+    the first thread to move after its rank was read would need a peer that came after that peer was read, and so a
+    thread of the peer that moved still earlier.
+    """
 
     rank: int
     is_gone: bool = False

@@ -23,11 +23,10 @@ def fewest(job: Iterable[RankFacts], facts: Mapping[Fact, object], rank: int, lo
     about = {fact.rank for fact in facts}
     known = [one for one in job if one.rank in about]
     known = without(known, *(fact for fact in facts_of(known) if fact not in facts))
-    if len(facts) <= MOST_FACTS:
-        for fact in sorted(facts, key=lambda one: one.kind is not FactKind.ISSUER):
-            fewer = without(known, fact)
-            if CanMove(fewer, longest_s).ranks[rank].is_dead:
-                known = fewer
+    for fact in sorted(facts, key=lambda one: one.kind is not FactKind.ISSUER):
+        fewer = without(known, fact)
+        if CanMove(fewer, longest_s).ranks[rank].is_dead:
+            known = fewer
     return known
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.group import Group as Group  # for those that import it from here
 from holdfast.wire.operation_size import words
 from holdfast.wire.rank_sets import compact
 

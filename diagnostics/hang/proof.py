@@ -85,6 +85,8 @@ class End:
     text: str
 
 
+_MOST_ENDS = 4
+"""Reasons that the text of a proof names."""
 Chain = tuple[Link, *tuple[Link, ...]]
 
 
@@ -116,7 +118,8 @@ class Proof:
 
     @property
     def text(self) -> str:
-        return "; ".join(end.text for end in self.ends)
+        more = f"; and {len(self.ends) - _MOST_ENDS} more reasons" if len(self.ends) > _MOST_ENDS else ""
+        return "; ".join(end.text for end in self.ends[:_MOST_ENDS]) + more
 
     @property
     def lines(self) -> tuple[str, ...]:

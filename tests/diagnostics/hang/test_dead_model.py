@@ -20,7 +20,7 @@ from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.closure import judge
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
-from holdfast.diagnostics.hang.operations import Blocker, Lack, Role
+from holdfast.diagnostics.hang.operations import Blocker, Lack, Role, differ, needed, role_of
 from holdfast.wire.standing import ThreadSight, ThreadState
 from tests.diagnostics.support.dead_model import Model
 from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, drawn, standing
@@ -71,6 +71,7 @@ def test_free_threads_that_do_less_than_they_may_lead_no_dead_rank_out() -> None
         assert one.dead <= Model(one.job, LONGEST, is_rich=True).dead(most=1500)
 
 
+@pytest.mark.timeout(0)
 @pytest.mark.skipif(not os.environ.get(WHOLE), reason="make model")
 def test_the_whole_space() -> None:
     """In an order of its own, so that each run begins with other states."""
@@ -109,12 +110,22 @@ def _all_roles(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
     return Role.ALL if role in (Role.NOBODY, Role.ROOT) else role
 
 
-def _each_seen(self: CanMove, sight: ThreadSight, facts: RankFacts, is_inside: bool) -> can_move.Wait:
-    held = replace(sight, state=ThreadState.OWN) if sight.state is ThreadState.HELD else sight
-    return _WAIT(self, held, facts, is_inside)
+def _bare(operation: OpenAt) -> OpenAt:
+    return replace(operation, size=0, root=-1)
 
 
-_PROCESS, _ROLE, _WAIT, _NEEDED = can_move._process, can_move.role_of, CanMove._wait_of, can_move.needed
+def _holds(state: ThreadState) -> Callable[..., can_move.Wait]:
+    """A thread in this state counts as one that waits for its process."""
+
+    def wait_of(self: CanMove, sight: ThreadSight, facts: RankFacts, is_inside: bool) -> can_move.Wait:
+        held = replace(sight, state=ThreadState.OWN) if sight.state is state else sight
+        return _WAIT(self, held, facts, is_inside)
+
+    return wait_of
+
+
+_PROCESS, _ROLE, _WAIT = can_move._process, role_of, CanMove._wait_of
+_NEEDED, _DIFFER = needed, differ
 _MUTANTS: dict[str, tuple[object, str, object]] = {
     "a process does not wait for its threads": (CanMove, "_wake", lambda self, rank: None),
     "one window is enough": (can_move, "KNOWN_AFTER", 0.3),
@@ -124,12 +135,13 @@ _MUTANTS: dict[str, tuple[object, str, object]] = {
     "any thread issues": (can_move, "Blocker", _is_main_only(False)),
     "only the main thread issues": (can_move, "Blocker", _is_main_only(True)),
     "operations do not differ": (can_move, "differ", lambda one, other: False),
-    "the kind alone differs": (can_move, "differ", lambda one, other: one.kind != other.kind),
+    "the kind alone differs": (can_move, "differ", lambda one, other: _DIFFER(_bare(one), _bare(other))),
     "records are complete": (RankFacts, "is_alone", property(lambda self: True)),
     "a held lock proves nothing": (RankFacts, "is_alone", property(lambda self: self.is_complete)),
     "own counts are exact": (can_move, "_may_end", _counts_hold),
     "no operation ends by itself": (can_move, "_may_end", lambda one, role, facts: one.group not in facts.exact),
-    "who is held never goes on": (CanMove, "_wait_of", _each_seen),
+    "what is held never goes on": (CanMove, "_wait_of", _holds(ThreadState.HELD)),
+    "a late deadline is none": (CanMove, "_wait_of", _holds(ThreadState.TIMED)),
 }  # fmt: skip
 
 

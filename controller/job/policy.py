@@ -312,6 +312,6 @@ def counts_against(cause: Finding) -> bool:
     return not cause.secondary and not is_programs and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
 
 
-_PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.UNKNOWN)
+_PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.UNKNOWN, "held")
 _PROGRAM = (Reason.ORDER, Reason.TRANSFER, Reason.STACK)
 _NETWORK = (Reason.TRANSFER, "connecting")

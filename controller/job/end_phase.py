@@ -40,14 +40,15 @@ class EndPhase:
         running = ranks.is_in(RankState.RUNNING)
         if len(running) != job.world or not running.any() or not (ranks.generation == job.generation).all():
             return None
-        if ranks.is_in(RankState.DONE).any():
+        done, reached = int(ranks.is_in(RankState.DONE).sum()), int(ranks.counted.max(initial=-1))
+        if done and (reached >= 0 or 2 * done >= ranks.world):  # few that leave before the first step were not needed
             if self._generation != job.generation:
                 self.left(job, ranks, now)  # the controller has restarted since
-            has_gone_on = int(ranks.counted.max(initial=-1)) > self._reached + _STEPS
+            has_gone_on = reached > self._reached + _STEPS
             return None if has_gone_on else max(self._left_at, progress_at)
-        if (ranks.counted < 0).all() or not (ranks.phase[running] == _DONE).all():
+        if reached < 0 or not (ranks.phase[running] == _DONE).all():
             return None
-        since = float(np.nanmax(ranks.progress_at[running], initial=-math.inf))
+        since = float(np.fmax.reduce(ranks.progress_at[running], initial=-math.inf))
         return since if math.isfinite(since) else None
 
 

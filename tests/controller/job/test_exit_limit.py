@@ -117,3 +117,15 @@ def test_where_all_have_torn_down_and_none_has_ended_it_is_over_too(phase: t.Pha
     ranks.progress_at[:] = v.now
     since = v.brain.jobs.newest.c.ending_since(v.instant)
     assert since == (pytest.approx(v.now) if phase is t.Phase.DONE else None)
+
+
+@pytest.mark.parametrize(("left", "is_ending"), [((7,), False), ((4, 5, 6, 7), True)])
+def test_before_the_first_step_few_that_leave_were_not_needed(left: tuple[int, ...], is_ending: bool) -> None:
+    """The others may read their data for long. A script that makes no steps ends as any other."""
+    v = Virtual(options=LIMITS)
+    v.step_seconds = 1e9
+    v.submit()
+    v.run(1.0)
+    for rank in left:
+        v.exit(rank, code=0)
+    assert (v.brain.jobs.newest.c.ending_since(v.instant) is not None) is is_ending

@@ -66,7 +66,7 @@ class Composition:
         return self.hang is None
 
     def truth(self) -> dict[str, Any]:
-        """What is to be found. Life: `dead` within 2 s, `idle` at the limit, `either` of them; `left`: a rank is gone."""
+        """What is to be found. Life: `dead` in 2 s, `idle` at the limit, `either` of them; `left`: a rank is gone."""
         hang = self.hang
         if hang is None:
             return {"set": "honest", "kind": "+".join(p.what for p in self.pauses), "composition": asdict(self)}

@@ -68,7 +68,8 @@ def empty_queue() -> None:
 
 
 def condition() -> None:
-    with threading.Condition() as never:
+    never = threading.Condition()
+    with never:
         never.wait()
 
 

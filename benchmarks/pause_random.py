@@ -108,7 +108,7 @@ def _row(name: str, some: Sequence[Json]) -> Row:
         return (name, len(some), right, ended, "-", "-", "-", "-", "-")
     seen = [one for one in some if one["incidents"]]
     times = [one["seconds"] for one in seen if not math.isnan(one["seconds"])]
-    named = sum(one["named"] != one["truth"]["named"] for one in seen)
+    named = sum(one["named"] != one["truth"].get("named") for one in seen)
     quick = f"{sum(t <= DEAD_S for t in times)} of {len(some)}" if name.endswith("dead") else "-"
     return (name, len(some), right, sum(one["restarts"] or 0 for one in some), named, len(some) - len(seen),
             float(median(times)) if times else "-", float(max(times)) if times else "-", quick)  # fmt: skip

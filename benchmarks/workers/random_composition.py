@@ -136,8 +136,9 @@ def _seconds(rng: random.Random, what: str) -> float:
 
 
 def _step(rng: random.Random, place: str, steps: int) -> int:
-    step = rng.randint(1, steps - 2)
-    return step - step % CHECKPOINT_EVERY + CHECKPOINT_EVERY - 1 if place in ("checkpoint", "writer") else step
+    if place in ("checkpoint", "writer"):
+        return rng.choice(range(CHECKPOINT_EVERY - 1, steps - 1, CHECKPOINT_EVERY))
+    return rng.randint(1, steps - 2)
 
 
 def _hang(rng: random.Random, seed: int, index: int) -> Composition:

@@ -275,7 +275,7 @@ def circle(is_odd: bool, odd: int, groups: Prepared) -> None:
 def overlapping_cycle(is_odd: bool, odd: int, groups: Prepared) -> None:
     """Each rank begins with another of its two groups."""
     mine = [group for pair, group in groups.pairs if RANK in pair]
-    for one in mine if RANK != 1 else mine[::-1]:
+    for one in mine if RANK == 0 else mine[::-1]:
         dist.all_reduce(torch.zeros(4), group=one)
     dist.barrier()
 

@@ -13,9 +13,18 @@ FREEZERS = Path("/sys/fs/cgroup/freezer")
 
 
 def register(folder: Path, rank: int) -> None:
-    """Leave the process id where the others find it."""
-    (folder / f"pid-{rank}.part").write_text(str(os.getpid()))
+    """Leave the process id where the others find it, with what tells it from a later process of the same id."""
+    pid = str(os.getpid())
+    (folder / f"pid-{rank}.part").write_text(f"{pid} {_born(pid)}")
     (folder / f"pid-{rank}.part").rename(folder / f"pid-{rank}")
+
+
+def _born(pid: str) -> str:
+    """When the process was started, in ticks; empty: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def debugger(folder: Path, seconds: float) -> None:
@@ -43,7 +52,9 @@ def freeze_rank(folder: Path, seconds: float) -> None:
 
 
 def _ranks(folder: Path) -> list[str]:
-    return [path.read_text() for path in folder.glob("pid-*")]
+    """Those that are still there."""
+    known = [path.read_text().split() for path in folder.glob("pid-?")]
+    return [pid for pid, born in known if born == _born(pid)]
 
 
 def _freeze(pids: list[str], seconds: float) -> None:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 Json = dict[str, Any]
 SCRIPT = Path(__file__).parent / "scripts" / "dead_rows.py"
-NODES, RANKS = 3, 3
+NODES, RANKS = 2, 3
 OVER = ("finished", "failed", "stopped")
 ENDED_S = 360.0
 """From the submission of all: the last one waits for a node, on a machine that may be busy."""

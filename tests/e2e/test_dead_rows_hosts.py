@@ -32,12 +32,12 @@ class Site:
 
     def cut_for(self, seconds: float) -> None:
         """The duration of a fault: it is not waited for anything."""
-        self.cables.refuse("n1", ["n2"])
+        self.cables.part("n1", "n2", True)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self.job()["generation"] == 1, self.client.incidents()
             time.sleep(0.1)
-        self.cables.refuse("n1", [])
+        self.cables.part("n1", "n2", False)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def site(holdfast: Commands, tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_pair_of_hosts_without_a_way_is_waited_for(site: Site, tmp_path: Path) -> None:
-    site.cables.refuse("n1", ["n2"])
+    site.cables.part("n1", "n2", True)
     program = {"target": str(SCRIPT), "args": ["trains-for-long", str(tmp_path)], "module": False, "hooks": True,
                "warm": True, "cwd": str(tmp_path), "env": {"OMP_NUM_THREADS": "1"}}  # fmt: skip
     site.client.submit({"name": "pair", "program": program, "nnodes": len(HOSTS), "nproc_per_node": 1})

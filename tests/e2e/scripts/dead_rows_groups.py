@@ -33,20 +33,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 @row
 def a_thread_coordinates_a_checkpoint() -> None:
-    """In a group of its own; rank 1 comes late, its main thread reads meanwhile."""
+    """In a group of its own: rank 0's thread waits for those of the others, which still write; main threads wait in
+    their step for rank 1, which reads."""
     init()
     group = dist.new_group(list(range(WORLD)))
 
     def coordinate() -> None:
+        time.sleep(SHORT_S + 1.0 if RANK else 1.0)
         dist.gather_object({"rank": RANK}, [None] * WORLD if RANK == 0 else None, group=group)
         dist.barrier(group=group)
 
     thread = threading.Thread(target=coordinate)
 
     def save() -> None:
+        thread.start()
         if RANK == 1:
             reads(SHORT_S)
-        thread.start()
 
     PLACES["between"] = save
     train(DistributedDataParallel(net()))

@@ -39,7 +39,9 @@ def a_thread_ends_after_the_training() -> None:
     """Rank 1 has ended with 0; rank 0 joins a thread that is no daemon, for longer than the idle limit of this job."""
     ddp()
     if RANK == 0:
-        threading.Thread(target=reads, args=(9.0,)).start()
+        thread = threading.Thread(target=reads, args=(9.0,))
+        thread.start()
+        thread.join()
 
 
 @row

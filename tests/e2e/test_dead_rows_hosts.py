@@ -35,7 +35,7 @@ class Site:
         self.cables.part("n1", "n2", True)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            assert self.job()["generation"] == 1, self.client.incidents()
+            assert self.job()["generation"] == 1, [one["summary"] for one in self.client.incidents()]
             time.sleep(0.1)
         self.cables.part("n1", "n2", False)
 
@@ -53,7 +53,7 @@ def site(holdfast: Commands, tmp_path: Path) -> Iterator[Site]:
         state = ("--state-dir", str(tmp_path / "ctl"))
         grpc, http = ready(holdfast.start("controller", *where, *state, through=through("ctl")))
         for name in HOSTS:
-            words = ("agent", "--controller", grpc, "--insecure", "--node-name", name, "--slots", "1")
+            words = ("agent", "--controller", grpc, "--insecure", "--node-name", name, "--slots", "1", "--nics", "eth0")
             holdfast.start(*words, "--state-dir", str(tmp_path / name), through=through(name))
         with inside(cables.space("ctl")), Client(ClientConfig(controller=http)) as client:
             wait_for(lambda: [one["state"] for one in client.nodes()] == ["healthy"] * len(HOSTS), 90, client.nodes)
@@ -65,8 +65,9 @@ def site(holdfast: Commands, tmp_path: Path) -> Iterator[Site]:
 
 def test_a_pair_of_hosts_without_a_way_is_waited_for(site: Site, tmp_path: Path) -> None:
     site.cables.part("n1", "n2", True)
+    env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     program = {"target": str(SCRIPT), "args": ["trains-for-long", str(tmp_path)], "module": False, "hooks": True,
-               "warm": True, "cwd": str(tmp_path), "env": {"OMP_NUM_THREADS": "1"}}  # fmt: skip
+               "warm": True, "cwd": str(tmp_path), "env": env}  # fmt: skip
     site.client.submit({"name": "pair", "program": program, "nnodes": len(HOSTS), "nproc_per_node": 1})
     wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == len(HOSTS), 120, site.job)
     assert [part["node"] for part in site.job()["assignment"]] == list(HOSTS)

@@ -1,15 +1,19 @@
 """Honest pauses that must not be ended, and true hangs that must be found: unmodified scripts, default settings.
 
 python benchmarks/pauses.py [--json] [--only honest|hangs] [--case TEXT ...] [--seconds 8] [--parallel 2]
-    [--sides holdfast torchrun] [--torchrun-seconds 30]
+    [--sides holdfast torchrun] [--torchrun-seconds 30] [--random N --seed S] [--load L]
 
 Each case is a job of its own: three DDP ranks on one agent (workers/honest_pauses.py, workers/true_hangs.py), and right
 after it the same script under torchrun. An honest one is right if the job ends with 0, without a restart. What is
 expected of a hang is in pause_rows.py: which ranks are to be named, whether as dead or idle, how soon, and that the job
 goes on. Its time runs from the hang to the incident. Under torchrun a hang is right if torchrun ends it within
 --torchrun-seconds (its own limit is that of the process groups, 30 minutes here).
+
+With --random, N scripts that are composed at random instead (workers/random_pauses.py), each of which writes down its
+own truth; `--case random:S:I` repeats one. --load: so many busy processes beside them.
 """
 
+import json
 import math
 import os
 import signal
@@ -23,9 +27,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pause_random
 from common import Json, child_pids, end, finish, parser, quantile, scratch, table
 from pause_rows import (
     CASE_HEAD,
+    IDLE_LIMIT_S,
     SUM_HEAD,
     case_rows,
     expected,
@@ -45,6 +51,8 @@ MOST_S = 240.0
 """Of one case: a first step of 90 s, or an idle limit of 60 s, and a start on a busy host."""
 ENDED = ("finished", "failed", "stopped")
 SIDES = ("holdfast", "torchrun")
+SHOWN = ("kind", "culprit", "action", "summary", "findings")
+"""Of an incident of a random script."""
 
 
 def honest_cases() -> list[str]:
@@ -61,11 +69,12 @@ class Slot:
     def __init__(self, cluster: LocalCluster, seconds: float) -> None:
         self.client, self.seconds = cluster.client, seconds
 
-    def start(self, script: str, case: str, folder: Path) -> str:
+    def start(self, script: str, case: str, folder: Path, limits: Json | None = None) -> str:
         program = {"target": str(WORKERS / script), "args": [case, str(folder), str(self.seconds)], "module": False,
                    "cwd": str(folder), "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
         nproc = 1 if "in-one-process" in case else WORLD
-        return str(self.client.submit({"name": "case", "program": program, "nnodes": 1, "nproc_per_node": nproc}))
+        spec = {"name": "case", "program": program, "nnodes": 1, "nproc_per_node": nproc, "limits": limits}
+        return str(self.client.submit(spec))
 
     def follow(self, job: str, look: Any, most_s: float = MOST_S) -> Json:
         """The job as it ended, or as it is after so long; `look` sees it every 50 ms."""
@@ -132,6 +141,31 @@ class Slot:
         }
         return ours | {"wrong": wrong_hang(ours)}
 
+    def random(self, case: str, folder: Path, most_s: float) -> Json:
+        began = time.time()
+        limits = pause_random.limits(case)
+        limit = 0.0 if pause_random.is_honest(case) else (limits or {}).get("idle_limit", IDLE_LIMIT_S)
+        found = self.follow(self.start("random_pauses.py", case, folder, limits), lambda job: None, most_s + limit)
+        self.clear()
+        incidents = sorted((i for i in self.incidents(began) if i["action"] != "alert"), key=lambda i: i["opened"])
+        first, truth = (incidents[0] if incidents else None), pause_random.truth(folder)
+        ours: Json = {
+            "truth": truth,
+            "state": found.get("state"),
+            "restarts": found.get("restarts"),
+            "total_s": time.time() - began,
+            "nodes": {node["name"]: node["state"] for node in self.client.nodes()},
+            "named": first["culprit"] if first else "",
+            "life": (first["findings"][0]["evidence"].get("life") if first and first["findings"] else None) or "",
+            "seconds": first["opened"] - truth.get("began", math.nan) if first else math.nan,
+            "incidents": [
+                {k: i.get(k) for k in ("kind", "culprit", "action", "summary", "findings")} for i in incidents
+            ],
+        }
+        for name in (name for name, state in ours["nodes"].items() if state != "healthy"):
+            self.client.cordon(name, False)  # or the next case would wait for it
+        return ours | {"wrong": pause_random.wrong(ours)}
+
     def clear(self) -> None:
         """Nothing of this case is left before the next begins."""
         with suppress(HoldfastError):
@@ -149,6 +183,7 @@ def torchrun(kind: str, case: str, folder: Path, options: Any) -> Json:
     """The same script. `code` is None if it stood still for as long as it was given."""
     nproc = 1 if "in-one-process" in case else WORLD
     script = "honest_pauses.py" if kind == "honest" else "true_hangs.py"
+    script = "random_pauses.py" if case.startswith("random:") else script
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
     command += [str(WORKERS / script), case, str(folder), str(options.seconds)]
     began = time.time()
@@ -190,13 +225,15 @@ def run_all(cases: list[tuple[str, str]], options: Any, root: Path) -> list[Json
                 folder.mkdir()
                 if side == "torchrun":
                     result[side] = torchrun(kind, case, folder, options)
+                elif slot is not None and case.startswith("random:"):
+                    result[side] = slot.random(case, folder, MOST_S * (1 + options.load / 5))
                 elif slot is not None:
                     result[side] = slot.honest(case, folder) if kind == "honest" else slot.hang(case, folder)
                 subprocess.run(["rm", "-rf", str(folder)], check=False)
         finally:
             with lock:
                 free.append(slot)
-        print(result, file=sys.stderr, flush=True)
+        print(json.dumps(result), file=sys.stderr, flush=True)
         return result
 
     try:
@@ -215,13 +252,30 @@ def main() -> None:
     cli.add_argument("--parallel", type=int, default=2, help="clusters side by side")
     cli.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES))
     cli.add_argument("--torchrun-seconds", type=float, default=30.0, help="that a hang is given under torchrun")
+    cli.add_argument("--random", type=int, default=0, help="so many scripts that are composed at random")
+    cli.add_argument("--seed", type=int, default=1, help="of those")
+    cli.add_argument("--load", type=int, default=0, help="busy processes beside them")
     options = cli.parse_args()
+    if options.random or options.case[0].startswith("random:"):
+        return run_random(options)
     cases = [("honest", case) for case in honest_cases() if options.only != "hangs"]
     cases += [("hang", case) for case in hang_cases() if options.only != "honest"]
     cases = [(kind, case) for kind, case in cases if any(text in case for text in options.case)]
     with scratch() as root:
         found = run_all(cases, options, root)
     report(found, options.json)
+
+
+def run_random(options: Any) -> None:
+    names = pause_random.cases(options.random, options.seed, options.only) if options.random else options.case
+    cases = [("honest" if pause_random.is_honest(name) else "hang", name) for name in names]
+    with pause_random.load(options.load), scratch() as root:
+        found = run_all(cases, options, root)
+    result: Json = {"medians_s": {}, "load": options.load, "cases": found}
+    if not options.json:
+        table(("case", "what", "wrong"), pause_random.wrong_rows(found))
+        print()
+    finish(result, options.json, pause_random.HEAD, pause_random.rows(found))
 
 
 def report(found: list[Json], as_json: bool) -> None:

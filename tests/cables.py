@@ -160,6 +160,12 @@ class Cables:
                      f"chain out {{ type filter hook output priority 0; ip daddr {{ {others} }} drop; }}"
                      if peers else "")  # fmt: skip
 
+    def part(self, one: str, other: str, on: bool) -> None:
+        """Lose all packets between these hosts on their way, or no more: a sender is not told, unlike by `refuse`."""
+        for name, peer in ((one, other), (other, one)):
+            drop = f"chain in {{ type filter hook input priority 0; ip saddr {self.addresses[peer]} drop; }}"
+            self._filter(name, "part", drop if on else "")
+
     def _filter(self, name: str, table: str, chains: str) -> None:
         nft = ("ip", "netns", "exec", self.space(name), "nft")
         _run(*nft, "delete", "table", "inet", table)

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from holdfast.agent.activity.host_flow import is_asked
 from holdfast.agent.activity.process_look import channel_of
@@ -55,8 +56,7 @@ class Turn:
     is_frozen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """A thread between two instants."""
 
     between: tuple[float, float]
@@ -94,8 +94,7 @@ def ran_of(task: str) -> tuple[object, tuple[int, int] | None]:
     return switches, slices
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
+class Glance(NamedTuple):
     """The first look at a thread, which says whether it has run since."""
 
     at: float
@@ -116,8 +115,7 @@ def glance_at(task: str, at: float, before: Glance | None) -> Glance | None:
     return Glance(at, ran, stat) if stat is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     call: Call | None
     state: str
     channel: str

@@ -120,7 +120,7 @@ class HangDetector:
         usual = 0.0 if math.isnan(times.median) else times.median
         do_wait = bool((_stillness(ranks)[peers] > min(idle, usual)).all()) if peers.any() else False
         sight = self._look(ranks, rank)
-        if not idle > limit or not do_wait or self._held(ranks, rank) or sight.life is not Liveness.HELD:
+        if not idle > limit or not do_wait or self._may_be_held(ranks, rank) or sight.life is not Liveness.HELD:
             return []
         text = f"rank {rank} made no progress for {idle:.2f} s (limit {limit:.2f} s): it {sight.text}"
         found = Finding(
@@ -140,11 +140,12 @@ class HangDetector:
         )  # fmt: skip
         return [found]
 
-    def _held(self, ranks: RankTable, rank: int) -> str:
+    def _may_be_held(self, ranks: RankTable, rank: int) -> bool:
+        """Whether somebody may let it go on: who holds it is known once its threads were looked at."""
         standing, activity = ranks.standing[rank], ranks.activity[rank]
-        if standing is not None and standing.holder:
-            return standing.holder
-        return "a tracer" if activity is not None and activity.state == "t" else ""
+        if standing is None or not standing.threads or standing.holder:
+            return True
+        return activity is not None and activity.state == "t"
 
     def _look(self, ranks: RankTable, rank: int, silent: bool = False) -> Sight:
         standing = ranks.standing[rank]

@@ -143,7 +143,8 @@ def standing(scene: Scene, pending: t.PendingCollective, is_odd: bool, still: fl
             1, pending.kind, pending.group, pending.number, root=0 if pending.kind == "broadcast" else -1
         )
         return Standing((ThreadSight(1, ThreadState.OWN, still, words="a lock"),), (one,), True)
-    thread = ThreadSight(1, scene.thread, still, scene.ends_at - still if is_odd else t.NAN, "a lock")
+    state = ThreadState.HELD if is_odd and scene.seen.get("state") in ("T", "t") else scene.thread
+    thread = ThreadSight(1, state, still, scene.ends_at - still if is_odd else t.NAN, "a lock")
     return Standing((thread,), is_complete=True, holder=scene.holder if is_odd else "")
 
 

@@ -35,6 +35,11 @@ def in_a_lock(seconds: float) -> Standing:
     return Standing((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), is_complete=True)
 
 
+def stopped_alone(seconds: float) -> Standing:
+    """By a signal to this process only; nobody is known to hold it."""
+    return Standing((ThreadSight(1, ThreadState.HELD, seconds, words="a signal to go on (it is stopped)"),))
+
+
 def outside(seconds: float, words: str = "a read from a socket") -> Standing:
     return Standing((ThreadSight(1, ThreadState.OUTSIDE, seconds, words=words),), is_complete=True)
 

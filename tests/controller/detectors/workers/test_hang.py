@@ -20,6 +20,7 @@ from tests.controller.support.standstills import (
     in_operation,
     outside,
     seen,
+    stopped_alone,
     standing,
 )
 
@@ -68,8 +69,10 @@ def test_the_rank_without_progress_is_named_and_not_those_that_wait_for_it() -> 
     ranks = table(idle=1.6)
     late(ranks, 3)
     assert found(ranks) == [("worker-hang", "rank3")]
-    late(ranks, 3, stopped=True)
+    late(ranks, 3, stopped=True, standing=stopped_alone(1.6))
     assert found(ranks) == [("worker-stopped", "rank3")]
+    late(ranks, 3, stopped=True, standing=None)  # not looked at closely yet: who holds it is not known
+    assert found(ranks) == []
 
 
 @pytest.mark.parametrize(("idle", "stopped", "is_found"), [(0.45, True, False), (0.5, True, True), (0.8, False, False)])
@@ -78,13 +81,14 @@ def test_a_process_that_is_stopped_is_sooner_sure_than_one_that_only_looks_so(
 ) -> None:
     """Steps of 50 ms: two steps and half the floor; for a held lock, the whole floor."""
     ranks = table(idle=idle)
-    late(ranks, 3, stopped=stopped, progress_age=idle, tick_age=idle)
+    standing = {"standing": stopped_alone(idle)} if stopped else {}
+    late(ranks, 3, stopped=stopped, progress_age=idle, tick_age=idle, **standing)
     assert bool(found(ranks, steps=[0.05] * 30)) is is_found
 
 
 def test_one_that_is_stopped_while_its_peers_go_on_is_left_alone() -> None:
     ranks = table(idle=0.1)
-    late(ranks, 3, stopped=True, progress_age=9.0, tick_age=9.0, standing=None)
+    late(ranks, 3, stopped=True, progress_age=9.0, tick_age=9.0, standing=stopped_alone(9.0))
     assert found(ranks) == []
 
 
@@ -122,9 +126,9 @@ def test_two_that_wait_for_locks_of_their_own_are_both_named() -> None:
 
 def test_before_any_step_a_proof_needs_no_longer_and_a_stopped_process_does() -> None:
     ranks = table(idle=5.0)
-    late(ranks, 3, phase=t.Phase.SETUP, progress_age=5.0, tick_age=5.0, stopped=True, standing=None)
+    late(ranks, 3, phase=t.Phase.SETUP, progress_age=5.0, tick_age=5.0, stopped=True, standing=stopped_alone(5.0))
     assert found(ranks, steps=[]) == []
-    late(ranks, 3, phase=t.Phase.SETUP, progress_age=12.0, tick_age=12.0, stopped=True, standing=None)
+    late(ranks, 3, phase=t.Phase.SETUP, progress_age=12.0, tick_age=12.0, stopped=True, standing=stopped_alone(12.0))
     assert found(ranks, steps=[]) == [("worker-stopped", "rank3")]
     late(ranks, 3, phase=t.Phase.SETUP, progress_age=1.6, tick_age=1.6)
     assert found(ranks, steps=[]) == [("worker-hang", "rank3")]
@@ -200,5 +204,7 @@ def test_found_within_three_median_steps_and_a_second(rank: int, step: float, st
     idle = 3 * step + 1
     ranks = table(idle=idle)
     late(ranks, rank, progress_age=idle, tick_age=idle, stopped=stopped)
+    if stopped:
+        ranks.standing[rank] = stopped_alone(idle)
     names = [subject for _, subject in found(ranks, steps=[step] * 30)]
     assert names == [f"rank{rank}"]

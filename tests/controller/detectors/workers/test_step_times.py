@@ -7,7 +7,7 @@ import pytest
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.detectors.workers.step_times import StepTimes
 from tests.controller.detectors.workers.test_hang import late, table
-from tests.controller.support.standstills import OPTIONS, STEPS, at
+from tests.controller.support.standstills import OPTIONS, STEPS, at, stopped_alone
 
 
 def test_the_figures_of_a_hundred_steps_ever_shorter() -> None:
@@ -36,5 +36,5 @@ def test_a_process_that_is_stopped_is_dead_half_a_floor_earlier() -> None:
     """After two median steps and half of the floor, 0.975 s, no rank is looked at closely before."""
     for idle, dead in ((0.96, []), (0.99, [3])):
         ranks = table(idle=idle)
-        late(ranks, 3, stopped=True, progress_age=idle, tick_age=idle)
+        late(ranks, 3, stopped=True, progress_age=idle, tick_age=idle, standing=stopped_alone(idle))
         assert [one.rank for one in HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))] == dead

@@ -22,7 +22,8 @@ def dead_of(job: Job | list[RankFacts]) -> set[int]:
 
 @cache
 def proofs() -> tuple[tuple[Job, Proof], ...]:
-    rng, found = random.Random(2), []
+    rng = random.Random(2)
+    found: list[tuple[Job, Proof]] = []
     while len(found) < PROOFS:
         job = drawn(rng)
         proof = judge(job, longest_s=LONGEST)

@@ -70,7 +70,7 @@ class Group:
         self.ident = crc32(self.name.encode())
         self.backends = backends
         self.is_gloo = backends == {"ProcessGroupGloo"}
-        self.has_numbers = self.is_gloo or backends == {"ProcessGroupNCCL"}
+        self.has_numbers = (self.is_gloo or backends == {"ProcessGroupNCCL"}) and _has_number(group)
         self.slot = open_operations.group(self.label, self.ident, ranks)
         self.messages: dict[tuple[int, int, int], int] = {}
         self.from_any = False
@@ -109,8 +109,10 @@ class Group:
 class Watch:
     """Of all process groups of this process."""
 
-    def __init__(self, c10d: Any) -> None:
+    def __init__(self, c10d: Any, compiling: Callable[[], bool] = lambda: False) -> None:
+        """`compiling`: whether a compiler traces what runs: then it must meet the method that it knows."""
         self.c10d = c10d
+        self._compiling = compiling
         self._ranks_of: Callable[[Any], list[int]] = c10d.get_process_group_ranks
         self._groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
         self._works: weakref.WeakKeyDictionary[Any, _Begun] = weakref.WeakKeyDictionary()
@@ -149,9 +151,11 @@ class Watch:
         kind = OPERATION_KINDS.index(_COLLECTIVES[name])
         by_gloo = OPERATION_KINDS.index(_AS_GLOO_DOES.get(_COLLECTIVES[name], _COLLECTIVES[name]))
 
+        compiling = self._compiling
+
         @functools.wraps(method)
         def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
-            known = self.known(group) if probe.attached() else None
+            known = self.known(group) if probe.attached() and not compiling() else None
             if known is None:
                 return method(group, *args, **kwargs)
             size = sized(args) if sized is not None else 0
@@ -168,9 +172,11 @@ class Watch:
         return watched
 
     def message(self, method: Callable[..., Any], kind: int, is_send: bool) -> Callable[..., Any]:
+        compiling = self._compiling
+
         @functools.wraps(method)
         def watched(group: Any, tensors: Any, peer: int, tag: int = 0, *args: Any, **kwargs: Any) -> Any:
-            known = self.known(group) if probe.attached() else None
+            known = self.known(group) if probe.attached() and not compiling() else None
             if known is None:
                 return method(group, tensors, peer, tag, *args, **kwargs)
             own = group.rank()
@@ -187,9 +193,11 @@ class Watch:
     def from_any(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Which message this takes is not known before it has come: an operation of which nothing can be concluded."""
 
+        compiling = self._compiling
+
         @functools.wraps(method)
         def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
-            known = self.known(group) if probe.attached() else None
+            known = self.known(group) if probe.attached() and not compiling() else None
             if known is None:
                 return method(group, *args, **kwargs)
             if not known.from_any:
@@ -206,9 +214,11 @@ class Watch:
     def monitored(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A barrier that blocks in the call, and is not recorded by torch."""
 
+        compiling = self._compiling
+
         @functools.wraps(method)
         def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
-            known = self.known(group) if probe.attached() else None
+            known = self.known(group) if probe.attached() and not compiling() else None
             if known is None:
                 return method(group, *args, **kwargs)
             number = open_operations.begin(_BARRIER, slot := known.monitored())
@@ -219,9 +229,11 @@ class Watch:
         return watched
 
     def wait(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        compiling = self._compiling
+
         @functools.wraps(method)
         def watched(work: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = self._works.get(work)
+            begun = self._works.get(work) if not compiling() else None
             if begun is None:
                 return method(work, *args, **kwargs)
             kind, slot, number, size, root, flags = begun
@@ -272,6 +284,14 @@ def _backends(group: Any) -> frozenset[str]:
         return frozenset()
 
 
+def _has_number(group: Any) -> bool:
+    """Whether this torch counts the collectives of the group."""
+    try:
+        return isinstance(group._get_sequence_number_for_group(), int)
+    except (AttributeError, RuntimeError):
+        return False
+
+
 def _root(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, ranks: list[int]) -> int:
     """The rank of the job that is the root; -1 where it is not found."""
     given = args[at] if len(args) > at else kwargs.get("opts", kwargs.get("root"))
@@ -282,7 +302,7 @@ def _root(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, ranks: list[in
 def install(torch: Any) -> Watch:
     """Watch all process groups of this process. Called once."""
     c10d = torch.distributed.distributed_c10d
-    watch = Watch(c10d)
+    watch = Watch(c10d, torch.compiler.is_compiling)
     groups, works = c10d.ProcessGroup, c10d.Work
     for name in _COLLECTIVES:
         if (method := getattr(groups, name, None)) is not None:

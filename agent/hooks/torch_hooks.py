@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 
 from holdfast.agent import open_operations, probe
@@ -17,6 +18,8 @@ from holdfast.agent.hooks import finite as torch_finite
 from holdfast.agent.hooks import global_steps, import_times, imports, initial_steps, saves, torch_record
 from holdfast.agent.hooks import groups as torch_groups
 from holdfast.agent.hooks import spans as torch_spans
+from holdfast.agent.probe_file.groups import GroupTable
+from holdfast.agent.probe_file.open_rows import OpenTable
 from holdfast.wire.types import Phase
 
 COLLECTIVES: tuple[str, ...] = (
@@ -62,6 +65,26 @@ _times: torch_spans.StepTimes | None = None
 _groups: torch_groups.Watch | None = None
 
 
+def _leave_untraced(torch: Any) -> None:
+    """Keep torch.compile from tracing our own functions where it runs a part of a model as it is: it would warn the
+    user of what it finds in them."""
+    skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
+    if skip is None:
+        return
+    for owner in (
+        open_operations,
+        probe,
+        open_operations.Wait,
+        probe.Memory,
+        torch_groups.Group,
+        GroupTable,
+        OpenTable,
+    ):
+        for one in vars(owner).values():
+            if isinstance(one, FunctionType) and one.__module__.startswith("holdfast."):
+                skip(one.__code__)
+
+
 def install_when_imported() -> None:
     """Install now if torch is here already, else as soon as the script imports it."""
     saves.watch()
@@ -77,6 +100,7 @@ def install() -> None:
     _installed = True
     try:
         torch: Any = importlib.import_module("torch")
+        _leave_untraced(torch)
         _times = torch_spans.StepTimes(torch.autograd.Variable._execution_engine.queue_callback)
         _times.watch_garbage()
         _watch_optimizers(torch)
@@ -277,8 +301,9 @@ def _watch_ddp(torch: Any) -> None:
         self.register_forward_hook(_ddp_forward_done)
 
     ddp.__init__ = watched
-    reducer = torch.distributed.Reducer
-    rebuild = reducer._rebuild_buckets
+    reducer = getattr(torch.distributed, "Reducer", None)
+    if (rebuild := getattr(reducer, "_rebuild_buckets", None)) is None:
+        return
 
     @functools.wraps(rebuild)
     def rebuilds(self: Any) -> Any:

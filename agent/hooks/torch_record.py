@@ -24,6 +24,7 @@ _SPARING = 20
 """Of the time that a look takes, at least so many times pass until the next one, while something is under way."""
 _AGAIN_NS = 500_000_000
 """And at least this."""
+_ALLOWED_NS, _MOST_ALLOWED_NS = 250_000_000, 1_000_000_000
 _RUNS = 0.3
 """Of the time between two ticks: a main thread that computes for so much stands nowhere, and no record is needed."""
 _PATIENCE_NS = 2_000_000_000
@@ -135,27 +136,27 @@ class Recorder:
         return rpc is None or not rpc._is_current_rpc_agent_set()
 
     def _read(self, live: Memory, groups: dict[str, Group]) -> None:
-        began = time.monotonic_ns()
-        self._is_whole = not groups or self._dump is not None
-        text = self._dump() if self._dump is not None and groups else ""
-        if '"entries"' not in text and any(live.groups.counted(known.slot) for known in groups.values()):
-            self._is_whole = False  # it is turned off
-        if not all(known.is_gloo for known in groups.values()) or len(groups) != len(self._watch.c10d._world.pg_map):
-            self._is_whole = False
+        self._is_whole, self._under_way, self._newest = False, [], {}
+        self._read_at = began = time.monotonic_ns()
+        # On a busy host this takes long. The thread needs no interpreter lock meanwhile, so that its silence is none.
+        live.words[layout.WORD_TICK] = began + min(max(_ALLOWED_NS, 2 * self._took), _MOST_ALLOWED_NS)
+        try:
+            text = self._dump() if self._dump is not None and groups else ""
+        finally:
+            live.words[layout.WORD_TICK] = now = time.monotonic_ns()
+            self._took = now - began
         slots = {name: known.slot for name, known in groups.items()}
-        under_way = []
-        for entry in unretired(text):
-            slot = slots.get(entry["process_group"][0], 0)
-            if not slot:
-                self._is_whole = False
-                continue
-            kind, size = kind_and_size(entry)
-            under_way.append((int(entry["collective_seq_id"]) - 1, size, slot, kind))
-        self._newest = newest(text, slots)
         self._note_others(live, text, slots)
-        self._under_way = under_way
-        self._read_at = began
-        self._took = time.monotonic_ns() - began
+        self._newest = newest(text, slots)
+        entries = unretired(text)
+        for entry in entries:
+            if slot := slots.get(entry["process_group"][0], 0):
+                kind, size = kind_and_size(entry)
+                self._under_way.append((int(entry["collective_seq_id"]) - 1, size, slot, kind))
+        is_off = '"entries"' not in text and any(live.groups.counted(slot) for slot in slots.values())
+        is_known = len(self._under_way) == len(entries) and len(groups) == len(self._watch.c10d._world.pg_map)
+        is_recorded = not groups or (self._dump is not None and all(known.is_gloo for known in groups.values()))
+        self._is_whole = is_recorded and is_known and not is_off
 
     def _note_others(self, live: Memory, text: str, slots: dict[str, int]) -> None:
         """Groups in which another thread than the main one has begun something, among those that are recorded."""
@@ -244,7 +245,8 @@ def kind_and_size(entry: dict[str, Any]) -> tuple[int, int]:
 
 def _is_short(group: Any, c10d: Any) -> bool:
     """Whether the script set a shorter timeout for it than torch's default."""
-    defaults = {"ProcessGroupGloo": c10d.default_pg_timeout, "ProcessGroupNCCL": c10d.default_pg_nccl_timeout}
+    by_nccl = getattr(c10d, "default_pg_nccl_timeout", None)
+    defaults = {"ProcessGroupGloo": c10d.default_pg_timeout, "ProcessGroupNCCL": by_nccl}
     for device in group._device_types:
         backend = group._get_backend(device)
         default = defaults.get(type(backend).__name__)

@@ -2,8 +2,8 @@
 same step, so a rank's own gradients are looked at before it.
 
 A few small parameters' gradients are summed as they arrive, for each step into a row of a ring that stays on the
-device. The ring is read only once parameters look spoilt (`finite.py`): the rank whose row went bad first, alone, is
-the origin. The hooks are on autograd's nodes, as DDP's own are; no tensor of the script carries one. As many parameters are
+device. The ring is read only once parameters look spoilt (`finite.py`): the rank whose row alone went bad first is
+the origin. The hooks are on autograd's nodes, as DDP's own are, and on no tensor of the script. As many parameters are
 watched as cost `SHARE` of a step, one at least.
 """
 

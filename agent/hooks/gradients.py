@@ -1,9 +1,9 @@
 """Whose gradients were the first that are not finite: DDP's all-reduce spreads a NaN to every rank's parameters in the
 same step, so a rank's own gradients are looked at before it.
 
-A few small parameters are summed as their gradients arrive, for each step into a row of a ring that stays on the
-device. The ring is read only once parameters look spoilt (`finite.py`): the rank whose row went bad first, alone, is the
-origin. The hooks are on autograd's nodes, as DDP's own are; no tensor of the script carries one. As many parameters are
+A few small parameters' gradients are summed as they arrive, for each step into a row of a ring that stays on the
+device. The ring is read only once parameters look spoilt (`finite.py`): the rank whose row alone went bad first is
+the origin. The hooks are on autograd's nodes, as DDP's own are, and on no tensor of the script. As many parameters are
 watched as cost `SHARE` of a step, one at least.
 """
 
@@ -65,10 +65,8 @@ class LocalGradients:
         """Its all-reduces begin with the hooks that it has on the same nodes."""
         try:
             ignored = getattr(module, "parameters_to_ignore", ())
-            found = [
-                p for name, p in module.module.named_parameters()
-                if p.requires_grad and name not in ignored and p.is_floating_point() and p.device.type in ("cpu", "cuda")
-            ]  # fmt: skip
+            trained = [p for name, p in module.module.named_parameters() if p.requires_grad and name not in ignored]
+            found = [p for p in trained if p.is_floating_point() and p.device.type in ("cpu", "cuda")]
             small = [p for p in found if p.numel() <= SMALL]
             large = [p for p in found if p.numel() > SMALL]
             self._waiting += [weakref.ref(p) for p in [*spread(small), *spread(large)]]

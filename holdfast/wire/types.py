@@ -392,8 +392,8 @@ class ProgressSeen:
     rank: int
     wall_ns: int
     source: str
-    """`checkpoint`: files that it finished; `log`: numbers of steps that it printed; GRADIENTS: the optimizer step of this
-    process since which its own gradients, before any reduction, are not finite; -1: they are, or it is not known."""
+    """`checkpoint`: files that it finished; `log`: numbers of steps that it printed; GRADIENTS: the optimizer's step
+    since which its own gradients, before any reduction, are not finite; -1: they are, or it is not known."""
     number: int = -1
     """Of a step, as the newest file's path or line says; -1 when it names none."""
     count: int = 0

@@ -114,6 +114,13 @@ def _row(name: str, some: Sequence[Json]) -> Row:
             float(median(times)) if times else "-", float(max(times)) if times else "-", quick)  # fmt: skip
 
 
+def median_s(found: Iterable[Json]) -> float | None:
+    """Until the incident, of dead ones."""
+    ours = [one["holdfast"] for one in found if one.get("holdfast")]
+    times = [one["seconds"] for one in ours if one["truth"].get("life") == "dead" and not math.isnan(one["seconds"])]
+    return median(times) if times else None
+
+
 def wrong_rows(found: Iterable[Json]) -> list[Row]:
     """One row for each that was wrong: its name repeats it (`--case`)."""
     rows: list[Row] = []

@@ -271,7 +271,7 @@ def run_random(options: Any) -> None:
     cases = [("honest" if pause_random.is_honest(name) else "hang", name) for name in names]
     with pause_random.load(options.load), scratch() as root:
         found = run_all(cases, options, root)
-    result: Json = {"medians_s": {}, "load": options.load, "cases": found}
+    result: Json = {"medians_s": {"holdfast": pause_random.median_s(found)}, "load": options.load, "cases": found}
     if not options.json:
         table(("case", "what", "wrong"), pause_random.wrong_rows(found))
         print()

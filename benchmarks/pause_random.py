@@ -8,13 +8,14 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 Json = dict[str, Any]
 Row = tuple[object, ...]
+FREEZERS = Path("/sys/fs/cgroup/freezer")
 DEAD_S = 2.0
 LATE_S = 5.0
 """After its limit, in which an idle one must have been ended."""
@@ -50,6 +51,15 @@ def load(count: int) -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
+
+
+def thaw(folder: Path) -> None:
+    """What a freeze left that was ended halfway: frozen processes do not even die."""
+    for path in folder.glob("pid-?"):
+        for group in FREEZERS.glob(f"random-pauses-{path.read_text().split()[0]}-*"):
+            (group / "freezer.state").write_text("THAWED")
+            with suppress(OSError):  # it still has processes, which end now
+                group.rmdir()
 
 
 def truth(folder: Path) -> Json:

@@ -146,6 +146,7 @@ class Slot:
         limits = pause_random.limits(case)
         limit = 0.0 if pause_random.is_honest(case) else (limits or {}).get("idle_limit", IDLE_LIMIT_S)
         found = self.follow(self.start("random_pauses.py", case, folder, limits), lambda job: None, most_s + limit)
+        pause_random.thaw(folder)
         self.clear()
         incidents = sorted((i for i in self.incidents(began) if i["action"] != "alert"), key=lambda i: i["opened"])
         first, truth = (incidents[0] if incidents else None), pause_random.truth(folder)

@@ -8,13 +8,14 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 Json = dict[str, Any]
 Row = tuple[object, ...]
+FREEZERS = Path("/sys/fs/cgroup/freezer")
 DEAD_S = 2.0
 LATE_S = 5.0
 """After its limit, in which an idle one must have been ended."""
@@ -50,6 +51,15 @@ def load(count: int) -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
+
+
+def thaw(folder: Path) -> None:
+    """What a freeze left that was ended halfway: frozen processes do not even die."""
+    for path in folder.glob("pid-?"):
+        for group in FREEZERS.glob(f"random-pauses-{path.read_text().split()[0]}-*"):
+            (group / "freezer.state").write_text("THAWED")
+            with suppress(OSError):  # it still has processes, which end now
+                group.rmdir()
 
 
 def truth(folder: Path) -> Json:
@@ -112,6 +122,13 @@ def _row(name: str, some: Sequence[Json]) -> Row:
     quick = f"{sum(t <= DEAD_S for t in times)} of {len(some)}" if name.endswith("dead") else "-"
     return (name, len(some), right, sum(one["restarts"] or 0 for one in some), named, len(some) - len(seen),
             float(median(times)) if times else "-", float(max(times)) if times else "-", quick)  # fmt: skip
+
+
+def median_s(found: Iterable[Json]) -> float | None:
+    """Until the incident, of dead ones."""
+    ours = [one["holdfast"] for one in found if one.get("holdfast")]
+    times = [one["seconds"] for one in ours if one["truth"].get("life") == "dead" and not math.isnan(one["seconds"])]
+    return median(times) if times else None
 
 
 def wrong_rows(found: Iterable[Json]) -> list[Row]:

@@ -146,6 +146,7 @@ class Slot:
         limits = pause_random.limits(case)
         limit = 0.0 if pause_random.is_honest(case) else (limits or {}).get("idle_limit", IDLE_LIMIT_S)
         found = self.follow(self.start("random_pauses.py", case, folder, limits), lambda job: None, most_s + limit)
+        pause_random.thaw(folder)
         self.clear()
         incidents = sorted((i for i in self.incidents(began) if i["action"] != "alert"), key=lambda i: i["opened"])
         first, truth = (incidents[0] if incidents else None), pause_random.truth(folder)
@@ -271,7 +272,7 @@ def run_random(options: Any) -> None:
     cases = [("honest" if pause_random.is_honest(name) else "hang", name) for name in names]
     with pause_random.load(options.load), scratch() as root:
         found = run_all(cases, options, root)
-    result: Json = {"medians_s": {}, "load": options.load, "cases": found}
+    result: Json = {"medians_s": {"holdfast": pause_random.median_s(found)}, "load": options.load, "cases": found}
     if not options.json:
         table(("case", "what", "wrong"), pause_random.wrong_rows(found))
         print()

@@ -23,7 +23,8 @@ NODES, RANKS = 2, 3
 OVER = ("finished", "failed", "stopped")
 ENDED_S = 600.0
 """From the submission of all: the last one waits for a node, on a machine that may be busy."""
-FREEZER = os.access("/sys/fs/cgroup/freezer", os.W_OK)
+FREEZERS = Path("/sys/fs/cgroup/freezer")
+FREEZER = os.access(FREEZERS, os.W_OK)
 NEEDS: dict[str, Callable[[], object]] = {
     "recompiles-in-forward": lambda: shutil.which(os.environ.get("CXX", "g++")),
     "traced-by-a-debugger": lambda: shutil.which("gdb"),
@@ -84,6 +85,9 @@ class Jobs:
         return found
 
     def stop(self, row: str) -> None:
+        for path in (self.folder / row).glob("pid-*"):  # frozen ones do not even die
+            for group in FREEZERS.glob(f"dead-rows-{path.read_text()}"):
+                (group / "freezer.state").write_text("THAWED")
         if self.of(row)["state"] not in OVER:
             self.cluster.client.stop(0.0, self.ids[row])
 

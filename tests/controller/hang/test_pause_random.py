@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pause_random import cases, is_honest, rows, truth, wrong, wrong_rows
+from benchmarks.pause_random import cases, is_honest, median_s, rows, truth, wrong, wrong_rows
 
 WORKERS = Path(__file__).parents[3] / "benchmarks" / "workers"
 PARTS = [path.stem for path in WORKERS.glob("random_*.py")]
@@ -115,7 +115,7 @@ def test_the_table_and_the_names_that_repeat_a_case() -> None:
     late = DEAD | {"seconds": 3.0, "wrong": ["found after 3.00 s"]}
     late["truth"] = late["truth"] | {"composition": {"framework": "ddp", "groups": "none", "pauses": [], "hang": {
         "what": "kind", "place": "between", "step": 4, "ranks": [1], "thread": "main"}}}  # fmt: skip
-    ended = HONEST | {"restarts": 2, "wrong": ["2 restarts"], "truth": late["truth"] | {"set": "honest"}}
+    ended = HONEST | {"restarts": 2, "wrong": ["2 restarts"], "truth": late["truth"] | {"set": "honest", "life": ""}}
     found = [
         {"case": "random:1:0", "set": "honest", "holdfast": HONEST | {"wrong": []}},
         {"case": "random:1:2", "set": "honest", "holdfast": ended},
@@ -125,6 +125,7 @@ def test_the_table_and_the_names_that_repeat_a_case() -> None:
     dead, honest = rows(found)
     assert honest[:4] == ("honest", 2, 1, 1)
     assert dead == ("hang: dead", 2, 1, 2, 0, 0, 2.05, 3.0, "1 of 2")
+    assert median_s(found) == 2.05
     assert [row[0] for row in wrong_rows(found)] == ["random:1:2", "random:1:3", "random:1:3"]
     assert wrong_rows(found)[1][1:] == ("ddp/none kind@between:4 r1 main", "found after 3.00 s")
 

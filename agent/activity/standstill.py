@@ -45,6 +45,8 @@ _STALE_S = 20.0
 """Seconds after which a close look says nothing any more: the next one fails, or blocks."""
 _ROWS_STALE_S = 60.0
 """The same of threads. Until the worker moves, threads that only wait for each other go on doing so."""
+LONG_WAIT_S = 3.0
+"""A wait that goes on for longer: when it ends the worker is looked at again, whatever that costs."""
 _WAKES = 0.002
 _FACTS = ("T", "Z", "X")
 """States of the main thread that say by themselves that it cannot go on."""
@@ -61,6 +63,7 @@ class ActivityWatch:
         self._moves, self._moves_inside = Moves(), Moves()  # as the quick looks see it, and the close ones
         self.counts = GpuCounts()
         self.due = 0.0
+        self._expected = math.nan
         self.due_since = now
         """When it was time for the first close look."""
         self._files = [_open(f"{proc}/{pid}/{name}") for name in ("stat", "io")]
@@ -77,6 +80,10 @@ class ActivityWatch:
         self.valid_from = -math.inf
         self._disturbances: deque[tuple[float, float]] = deque(maxlen=_DISTURBANCES)
         self._rows: tuple[object, tuple[ThreadSight, ...]] = (None, ())
+
+    def is_over(self, now: float) -> bool:
+        """Whether a long wait has ended since the last look: what comes after it is not known."""
+        return now >= self._expected
 
     def disturb(self, now: float) -> None:
         begins = max(now, self._disturbed_until)
@@ -131,6 +138,8 @@ class ActivityWatch:
             # It woke to write its stacks: what a look sees of that is ours. What was known before holds until then.
             seen = replace(seen, moves=before.moves)
         self.seen = seen
+        until = seen.wait.until
+        self._expected = until + _WAKES if until - seen.at > LONG_WAIT_S else math.nan
         self.has_gpu |= seen.has_gpu
         if seen.moves:
             self._moves_inside.note(seen.at)

@@ -154,7 +154,7 @@ class ThreadWaits:
         seen = Seen((glance.at, turn.clock()), call, known.state, known.channel, known.ran, wait)
         what = note_thread(self._table, tid, seen, look, turn)
         ends_in = wait.until - turn.clocks.monotonic
-        if what is ThreadState.TIMED and is_of_operation(glance.stat.name, call, ends_in):
+        if what in (ThreadState.OWN, ThreadState.TIMED) and is_of_operation(glance.stat.name, call, ends_in):
             self._table.mark_serving(tid)
 
     def _seen(self, tid: int, glance: Glance, look: Look, turn: Turn) -> _Known:

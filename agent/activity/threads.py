@@ -126,21 +126,24 @@ def classify(call: Call | None, state: str, channel: str, wait: ThreadWait, join
     if call.name == "restart_syscall":
         return ThreadState.TIMED if "nanosleep" in channel or "futex" in channel else ThreadState.UNKNOWN
     if call.name == "futex":
-        return _futex(call.args[1] & _FUTEX_COMMAND, bool(call.args[1] & _PRIVATE) or joins, bool(call.args[3]))
+        return _futex(call.args[1] & _FUTEX_COMMAND, bool(call.args[1] & _PRIVATE) or joins, bool(call.args[3]), wait)
     if call.name == "futex_wait":
-        return _futex(0, bool(call.args[3] & _PRIVATE) or joins, bool(call.args[4]))
+        return _futex(0, bool(call.args[3] & _PRIVATE) or joins, bool(call.args[4]), wait)
     if call.name == "futex_waitv":
         return ThreadState.TIMED if call.args[3] else ThreadState.UNKNOWN
-    if call.name in _TIMERS or (call.name in _POLLS and not math.isnan(wait.until)):
+    if call.name in _TIMERS:
+        return ThreadState.TIMED if math.isnan(wait.until) else ThreadState.OWN
+    if call.name in _POLLS and not math.isnan(wait.until):
         return ThreadState.TIMED
     return ThreadState.OUTSIDE
 
 
-def _futex(command: int, is_own: bool, has_deadline: bool) -> ThreadState:
+def _futex(command: int, is_own: bool, has_deadline: bool, wait: ThreadWait) -> ThreadState:
+    """A deadline of a wait for its own process goes with the state: nobody outside can end the wait sooner."""
     if command not in _FUTEX_WAITS:
         return ThreadState.UNKNOWN
     if has_deadline:
-        return ThreadState.TIMED
+        return ThreadState.OWN if is_own and not math.isnan(wait.until) else ThreadState.TIMED
     return ThreadState.OWN if is_own else ThreadState.OUTSIDE
 
 
@@ -263,7 +266,7 @@ def rows(
     for state in (ThreadState.OWN, ThreadState.HELD):
         alike = [fact for fact in others.values() if fact.state is state]
         if alike:
-            found.append(_together(state, alike, facts.by_tid[main], valid_from))
+            found.append(_together(state, alike, facts.by_tid[main], now, valid_from))
     return tuple(found)
 
 
@@ -287,10 +290,13 @@ def _sight(tid: int, fact: ThreadFact, now: float, valid_from: float) -> ThreadS
     return ThreadSight(tid, fact.state, seconds, ends_in, fact.words[:WORDS])
 
 
-def _together(state: ThreadState, alike: list[ThreadFact], main: ThreadFact, valid_from: float) -> ThreadSight:
+def _together(
+    state: ThreadState, alike: list[ThreadFact], main: ThreadFact, now: float, valid_from: float
+) -> ThreadSight:
     """Many threads are looked at in turns: what counts is for how long all of them, and the main one, were seen so at
     once. Else one could have woken the other between the looks at both."""
     since = max(main.since, *(fact.since for fact in alike))
     seconds = max(min(fact.at for fact in alike) - since, 0.0) if since >= valid_from else 0.0
     words = {fact.words for fact in alike}
-    return ThreadSight(0, state, seconds, words=words.pop()[:WORDS] if len(words) == 1 else "", count=len(alike))
+    ends_in = min((max(fact.until - now, 0.0) for fact in alike if fact.until == fact.until), default=NAN)
+    return ThreadSight(0, state, seconds, ends_in, words.pop()[:WORDS] if len(words) == 1 else "", len(alike))

@@ -131,12 +131,13 @@ class Activities:
         # NCCL is asked when none is looked at: a connection that a worker accepts for it would be a new descriptor.
         if self.operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now):
             return
-        if not due or now < self._not_before or not self._aside.is_free:
+        is_over = any(watch.is_over(now) for watch in due)
+        if not due or (now < self._not_before and not is_over) or not self._aside.is_free:
             return
         self._note_blocked()
         wanted = sorted((w for w in due if str(w.pid) not in self._blocked), key=lambda w: w.due)
         if wanted:
-            is_early = now < self._often_until or any(now - w.last_move < OFTEN for w in wanted)
+            is_early = now < self._often_until or any(now - w.last_move < OFTEN or w.is_over(now) for w in wanted)
             self._aside.begin(lambda lane: self._look(lane, wanted, SHARE_FIRST if is_early else SHARE))
 
     @property

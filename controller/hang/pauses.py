@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.controller.detectors.workers.pause import Pause
+from holdfast.controller.job import end_phase
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Job, Options
@@ -40,6 +41,7 @@ class PauseWatch:
         self.place = ""
         self.since = 0.0  # wall
         self.limit = math.inf
+        self._is_ending = False
         self._of = ("", 0)  # job and generation
         self._is_reported = self._is_alerted = self._has_ended = False
         self._ends_at = math.nan  # mono, of the wait that goes on when the limit is reached
@@ -69,9 +71,17 @@ class PauseWatch:
         self._calls = calls or self._calls
 
     def look(
-        self, pause: Pause | None, place: str, job: Job, options: Options, has_stepped: bool, now: Instant
+        self,
+        pause: Pause | None,
+        place: str,
+        job: Job,
+        options: Options,
+        has_stepped: bool,
+        now: Instant,
+        is_ending: bool = False,
     ) -> PauseOutcome:
-        """At every tick of a job that is up. `has_stepped`: in this attempt of the job."""
+        """At every tick of a job that is up. `has_stepped`: in this attempt of the job. `is_ending`: a rank has left
+        with exit code 0, so the job is finished at its limit, by `job.ending`, and not restarted."""
         if (job.spec.id, job.generation) != self._of:
             self._of = (job.spec.id, job.generation)
             self._begin()
@@ -80,8 +90,11 @@ class PauseWatch:
         if self.current is None:
             self.since = now.wall - pause.still
         self.current, self.place = pause, place or self.place
-        limit, option = limit_of(pause, self.place, job, options, has_stepped)
-        self.limit = limit
+        if is_ending:
+            limit, option = end_phase.limit_of(job, options, pause.life is Liveness.IDLE)
+        else:
+            limit, option = limit_of(pause, self.place, job, options, has_stepped)
+        self.limit, self._is_ending = limit, is_ending
         outcome = PauseOutcome()
         if pause.still < REPORTED:
             return outcome
@@ -92,7 +105,7 @@ class PauseWatch:
         if not self._is_alerted and pause.still > max(options.pause_alert, 1.5 * usual):
             self._is_alerted = True
             outcome.alert = self._finding(t.FindingKind.WORKER_PAUSED, t.Severity.WARNING, limit, option, job, now)
-        if not self._has_ended and self._is_over_limit(pause, limit, options, now):
+        if not is_ending and not self._has_ended and self._is_over_limit(pause, limit, options, now):
             self._has_ended = True
             outcome.end = self._finding(t.FindingKind.WORKER_HANG, t.Severity.CRITICAL, limit, option, job, now)
         return outcome
@@ -159,6 +172,7 @@ class PauseWatch:
         where = f"{' ' if is_operation else ' at '}{self.place}" if self.place else ""
         seconds = pause.still if pause.life is not Liveness.IDLE else self._idle(pause, now)
         verb = "is restarted at the limit of" if kind is t.FindingKind.WORKER_HANG else "is left alone until"
+        verb = "is finished at the limit of" if self._is_ending else verb
         text = (
             f"no step for {pause.still:.0f} s, {pause.life.value} for {seconds:.0f} s: {pause.text}{where}; "
             f"the job {verb} {limit:.0f} s ({option}){again}"

@@ -133,7 +133,7 @@ class HangWatch:
             self.places.begin()
         place = self._place(pause, stacks) if pause is not None else ""
         is_stepping = has_stepped(self.c.ledger, job.generation)
-        outcome = self.pauses.look(pause, place, job, limits, is_stepping, now)
+        outcome = self.pauses.look(pause, place, job, limits, is_stepping, now, self.c.ending_since(now) is not None)
         actions = outcome.actions
         if pause is None:
             self._is_again = False

@@ -102,10 +102,9 @@ def _mismatch(closed: CanMove, key: tuple[Group, int]) -> End:
 
 
 def _order(cycle: Sequence[Node]) -> End:
-    """The smaller side; where sides are equal, the job."""
+    """The smaller side, with all ranks that are in its operation; where sides are equal, the job."""
     sides = sorted((node for node in cycle if isinstance(node, SharedOperation)), key=lambda one: min(one.inside))
-    ranks = {node[0] for node in cycle if not isinstance(node, SharedOperation)}
-    inside = [sorted({rank for rank, _ in side.inside} & ranks) for side in sides]
+    inside = [sorted({rank for rank, _ in side.inside}) for side in sides]
     fewest = min(len(one) for one in inside)
     smaller = [one for one in inside if len(one) == fewest]
     is_one = len(smaller) == 1 and len(sides) > 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from holdfast.base import bounds
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
@@ -63,7 +64,7 @@ def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray) -> list[
         if standing is None or not standing.threads or ranks.phase[rank] == _ENDING:
             continue  # what is torn down may hold any lock until its process ends
         mine = own.get(rank, [])
-        named = _named(pending, mine)
+        named, counts = _named(pending, mine), pending.groups if pending is not None else ()
         operations = tuple(_open(one, mine, groups.ranks, gone, own) for one in standing.operations)
         found.append(
             RankFacts(
@@ -75,6 +76,7 @@ def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray) -> list[
                 exact=frozenset(group for group, count in named if count.is_exact),
                 is_complete=standing.is_complete and None not in operations,
                 holder=standing.holder,
+                lists_all=len(counts) < bounds.MAX_GROUPS - 1,
                 lock_held=bool(silent[rank]) and not operations,
             )
         )

@@ -58,8 +58,8 @@ CASES = {
         f"{LOCKED}threading.Thread(target=a.recv, args=(1,), daemon=True).start()\n{READY}lock.acquire()",
         OWN, {OUTSIDE: 1, OWN: 3}, "a lock",
     ),
-    "a sleep": Case(f"{LOCKED}{READY}time.sleep(90)", TIMED, {OWN: 3}, "a timer", 90.0),
-    "a lock with a deadline": Case(f"{LOCKED}{READY}lock.acquire(timeout=90)", TIMED, {OWN: 3}, "a lock", 90.0),
+    "a sleep": Case(f"{LOCKED}{READY}time.sleep(90)", OWN, {OWN: 3}, "a timer", 90.0),
+    "a lock with a deadline": Case(f"{LOCKED}{READY}lock.acquire(timeout=90)", OWN, {OWN: 3}, "a lock", 90.0),
     "an epoll with a deadline": Case(
         f"{LOCKED}poll = select.epoll(); poll.register(a, 1)\n{READY}poll.poll(90)", TIMED, {OWN: 3}, "a read", 90.0
     ),
@@ -373,7 +373,7 @@ def test_who_has_become_another_program_has_left(tmp_path: Path) -> None:
         seen = workers.one(lambda sample: sample.left)
         assert seen.tick_age != seen.tick_age
         assert not seen.stopped
-        seen = workers.one(lambda sample: _main(sample).state is TIMED and sample.left)
+        seen = workers.one(lambda sample: _main(sample).state is OWN and sample.left)
         os.kill(seen.pid, signal.SIGSTOP)
         assert workers.one(lambda sample: sample.stopped).left
         os.kill(seen.pid, signal.SIGKILL)

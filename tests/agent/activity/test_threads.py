@@ -50,13 +50,14 @@ def call(name: str, *args: int) -> Call:
         (call("futex", 64, 0x86), "S", "", LOCK, OWN),  # that inherits priority
         (call("futex", 64, 0x109), "S", "", LOCK, OUTSIDE),  # other processes may wake it
         (call("futex", 64, 0x81), "S", "", LOCK, UNKNOWN),  # which wakes and does not wait
-        (call("futex", 64, 0x189, 0, 128), "S", "", ENDS, TIMED),
+        (call("futex", 64, 0x189, 0, 128), "S", "", ENDS, OWN),  # with its end
+        (call("futex", 64, 0x189, 0, 128), "S", "", LOCK, TIMED),  # its end may not be readable
         (call("futex", 64, 0x109, 0, 128), "S", "", ENDS, TIMED),
         (call("futex_wait", 64, 0, 0, 0x82), "S", "", LOCK, OWN),
         (call("futex_wait", 64, 0, 0, 0x02), "S", "", LOCK, OUTSIDE),
-        (call("futex_wait", 64, 0, 0, 0x82, 128), "S", "", ENDS, TIMED),
+        (call("futex_wait", 64, 0, 0, 0x82, 128), "S", "", ENDS, OWN),
         (call("futex_waitv", 64), "S", "", LOCK, UNKNOWN),
-        (call("nanosleep"), "S", "", ENDS, TIMED),
+        (call("nanosleep"), "S", "", ENDS, OWN),
         (call("clock_nanosleep"), "S", "", LOCK, TIMED),  # its end may not be readable
         (call("poll"), "S", "", ENDS, TIMED),
         (call("poll"), "S", "", LOCK, OUTSIDE),

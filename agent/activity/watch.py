@@ -20,7 +20,7 @@ from holdfast.wire import types as t
 
 STANDS = 0.2
 """Seconds without a move after which a worker is watched."""
-CLOSELY = 0.4
+CLOSELY = 0.2
 """... and after which it is looked at closely; not before its usual step is over."""
 OFTEN = 3.0
 """Seconds of a standstill in which a close look goes with each frame; then once a second."""

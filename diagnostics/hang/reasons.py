@@ -96,9 +96,29 @@ def _mismatch(closed: CanMove, key: tuple[Group, int]) -> End:
         if len(counts) > 1 and set(counts) != {"send", "recv"}:
             usual, count = counts.most_common(1)[0]
             odd = {rank for rank, value in said if value != usual} if 2 * count > counts.total() else set()
+            odd = odd or _behind(closed, key)
             sides = [f"{value} ({named(r for r, v in said if v == value)})" for value in list(counts)[:_MOST_NAMED]]
             return End(Cause.MISMATCH, tuple(sorted(odd)), f"{what} between ranks: {', '.join(sides)}")
     raise AssertionError("they differ")
+
+
+def _behind(closed: CanMove, key: tuple[Group, int]) -> set[int]:
+    """Of two sides that are equal, the one whose operation others of the group are in under a later number: it has left
+    out what they did before. Empty if that is true of neither or both."""
+    group, number = key
+    later = {
+        (one.operation.kind, one.operation.size)
+        for (other, at), held in closed.under.items()
+        if other is group and at > number
+        for opened in held.values()
+        for one in opened
+    }
+    sides: dict[tuple[str, int], set[int]] = {}
+    for rank, opened in closed.under[key].items():
+        for one in opened:
+            sides.setdefault((one.operation.kind, one.operation.size), set()).add(rank)
+    found = [ranks for what, ranks in sides.items() if what in later]
+    return found[0] if len(found) == 1 and len(sides) > 1 else set()
 
 
 def _order(cycle: Sequence[Node]) -> End:

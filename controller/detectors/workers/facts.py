@@ -95,9 +95,9 @@ def _open(
     group = own[one.group] if one.group < len(own) else None
     if group is None:
         return None
-    knows = made_by.get(group.ident, set())
+    knows, is_new = made_by.get(group.ident, set()), one.kind == "new_group"  # which nobody has made yet
     for member in group.members:
-        if member >= len(gone) or (member in seen and member not in knows and not gone[member]):
+        if member >= len(gone) or not (is_new or member not in seen or member in knows or gone[member]):
             return None
     return OpenAt(one.thread, group, one.kind, one.number, one.size, one.root, one.is_timed)
 

@@ -116,7 +116,7 @@ def test_what_cannot_be_looked_at_closely_is_unknown_and_not_quiet(fails: str, m
         os.kill(process.pid, signal.SIGSTOP)
         until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         # The kernel's state needs no close look; how soon it is read depends on what a reading costs.
-        until(lambda: look(seen_after(0.5)).life is Liveness.DEAD)
+        until(lambda: look(seen_after(0.5)).life is Liveness.HELD)
         activities.close()
 
 

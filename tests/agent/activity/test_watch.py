@@ -51,8 +51,8 @@ STILL: dict[str, tuple[str, str, float]] = {
     "sleep": (SLEEP, "a timer, for ", 60),
     "sleep with the GIL": (GIL_SLEEP, "a timer, for ", 60),
     "pipe": (PIPE, "a read from a pipe that it holds itself", math.nan),
-    "child": (CHILD_SLEEPS, "its child sleep (pid ", math.nan),
-    "output of a child": (CHILD_PIPE, "a read from a pipe that pid ", math.nan),
+    "child": (CHILD_SLEEPS, "its child sleep (pid ", 60),  # the end of the child's own wait
+    "output of a child": (CHILD_PIPE, "a read from a pipe that pid ", 60),
     "lock for a time": (WAIT_FOR, "a lock", 60),
     "poll": (POLL, "a read from a unix socket", 60),
     "poll of two": (POLLS, "poll on 2 sockets", 60),

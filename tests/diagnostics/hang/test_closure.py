@@ -219,6 +219,13 @@ def test_different_roots_are_different_operations() -> None:
     assert (proof.dead, proof.cause, proof.reasons) == ((0, 1), Cause.MISMATCH, ())
 
 
+def test_of_equal_sides_the_one_is_named_whose_operation_others_are_in_later() -> None:
+    """Rank 1 has left the gather out: its root waits for it, and rank 2 is in the all-reduce after it."""
+    root = rank(0, inside(WORLD, 41, "gather", root=0))
+    proof = proof_of(root, rank(1, inside(WORLD, 41)), rank(2, inside(WORLD, 42)))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2), Cause.MISMATCH, (1,))
+
+
 def test_where_as_many_are_in_each_the_job_is_the_reason() -> None:
     proof = proof_of(rank(0, inside(LEFT, 3)), rank(1, inside(LEFT, 3, "barrier")))
     assert (proof.dead, proof.cause, proof.reasons) == ((0, 1), Cause.MISMATCH, ())

@@ -20,8 +20,8 @@ from tests.controller.support.standstills import (
     in_operation,
     outside,
     seen,
-    stopped_alone,
     standing,
+    stopped_alone,
 )
 
 

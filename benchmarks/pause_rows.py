@@ -21,25 +21,19 @@ IDLE_LIMIT_S, IDLE_LIMIT_START_S = 60.0, 300.0
 """`--idle-limit` and `--idle-limit-start` as they are by default."""
 
 DEAD = ("stop", "native-sleep", "broadcast", "receive", "all-gather", "barrier", "new-group", "order", "skip-barrier",
-        "skip-all-gather", "skip-broadcast", "skip-gather", "size", "circle", "cut-off")  # fmt: skip
-IDLE = ("lock-twice", "empty-pipe", "empty-queue", "quiet-socket", "sleep-loop", "one-long-sleep", "file-lock",
-        "endless-child", "full-pipe", "endless-thread")  # fmt: skip
+        "skip-all-gather", "skip-broadcast", "skip-gather", "circle", "lock-twice", "empty-queue",
+        "one-long-sleep", "endless-thread")  # fmt: skip
+IDLE = ("empty-pipe", "quiet-socket", "sleep-loop", "file-lock", "endless-child", "full-pipe", "cut-off", "size")
 RANKS = {kind: (0, 1, 2) for kind in ("stop", "native-sleep", "receive", "barrier", "lock-twice")} | {
     "broadcast": (1, 2), "skip-broadcast": (1, 2), "empty-pipe": (2,), "sleep-loop": (0, 1),
 }  # fmt: skip
 """What rank 0 broadcasts may end without the others."""
 WITHOUT_RANK = {"order": "rank1", "circle": "job"}
 """Kinds in which all ranks take part, and which are to be named."""
-SLOWER = {
-    "cut-off": 12.0,
-    "first:stop": 12.0,
-    "first:native-sleep": 12.0,
-    "first:barrier": 3.0,
-    "first:skip-barrier": 3.0,
-}
-"""Seconds for dead ones that have longer by design (docs/pauses.md): where every rank is inside and no byte moves, a
-link may flap for 10 s; before the first step, calls that hold the interpreter are usual for as long, and there are no
-steps to compare with."""
+SLOWER = {"first:stop": 12.0}
+"""Seconds for dead ones that have longer by design (docs/pauses.md): a process that is stopped before the first step."""
+LIMITS = {"cut-off": 180.0}
+"""Seconds of idle ones that have a limit of their own: where every rank is inside, the time is the network's."""
 FIRST = ("first:stop@1", "first:native-sleep@1", "first:barrier@1", "first:skip-barrier@1", "first:quiet-socket@1",
          "start:one-long-sleep@1")  # fmt: skip
 """Before the first step, and before the ranks have met."""
@@ -69,7 +63,8 @@ def expected(case: str) -> Expected:
     if bare in DEAD:
         return Expected("dead", named, SLOWER.get(kind, DEAD_S))
     if bare in IDLE:
-        return Expected("idle", named, math.nan, IDLE_LIMIT_START_S if where else IDLE_LIMIT_S)
+        usual = IDLE_LIMIT_START_S if where else IDLE_LIMIT_S
+        return Expected("idle", named, math.nan, LIMITS.get(bare, usual))
     raise KeyError(f"{case}: neither dead nor idle")
 
 

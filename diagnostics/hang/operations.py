@@ -19,6 +19,8 @@ class Role(StrEnum):
 
     ALL = "all"
     ROOT = "root"
+    CHILDREN = "children"
+    """The ranks to which the root of a broadcast sends itself. Gloo's sends wait until they are received."""
     PEER = "peer"
     """The other end of a channel."""
     NOBODY = "nobody"
@@ -27,8 +29,9 @@ class Role(StrEnum):
 
 
 def role_of(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
-    """Broadcast and scatter need the root only, and the root needs no rank; gather and reduce need all at the root
-    only; a message needs its other end; the other collectives need all members. Kinds beyond these are unknown.
+    """Broadcast and scatter need the root only; the root of a broadcast needs those to which it sends, that of a
+    scatter no rank; gather and reduce need all at the root only; a message needs its other end; the other collectives
+    need all members. Kinds beyond these are unknown.
 
     `members`: those of its group; looked up for each rank.
     """
@@ -42,7 +45,9 @@ def role_of(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
     if root not in members:
         return Role.UNKNOWN
     if operation.kind in _FROM_ROOT:
-        return Role.NOBODY if root == rank else Role.ROOT
+        if root != rank:
+            return Role.ROOT
+        return Role.CHILDREN if operation.kind == "broadcast" else Role.NOBODY
     if operation.kind in _TO_ROOT:
         return Role.ALL if root == rank else Role.NOBODY
     return Role.UNKNOWN
@@ -54,7 +59,16 @@ def needed(operation: OpenAt, role: Role, rank: int) -> Sequence[int]:
         return operation.group.members
     if role is Role.ROOT:
         return (operation.root,)
+    if role is Role.CHILDREN:
+        return children_of(operation.root, operation.group.members)
     return tuple(member for member in set(operation.group.members) if member != rank) if role is Role.PEER else ()
+
+
+def children_of(root: int, members: Sequence[int]) -> tuple[int, ...]:
+    """To whom the root of a broadcast sends in gloo's binomial tree: the members 1, 2, 4, ... places after it
+    (gloo/broadcast.cc)."""
+    size, at = len(members), members.index(root)
+    return tuple(members[(at + (1 << bit)) % size] for bit in range((size - 1).bit_length()))
 
 
 def is_listed_when_used(operation: OpenAt) -> bool:

@@ -22,7 +22,7 @@ DEAD_ONE: dict[str, Any] = {
     "case": "stop@1", "state": "finished", "incidents": 1, "named": "rank1", "life": "dead", "seconds": 0.6,
     "reported_s": None,
 }  # fmt: skip
-IDLE_ONE = DEAD_ONE | {"case": "empty-queue@1", "life": "idle", "seconds": 60.4, "reported_s": 2.3}
+IDLE_ONE = DEAD_ONE | {"case": "empty-pipe@1", "life": "idle", "seconds": 60.4, "reported_s": 2.3}
 
 
 def test_thirty_hangs_of_ten_kinds_and_more_each_with_an_expected_liveness() -> None:
@@ -79,10 +79,11 @@ def test_an_honest_one_that_was_not_left_alone(change: dict[str, Any]) -> None:
 
 
 def test_limits_that_are_longer_by_design() -> None:
-    assert expected("cut-off@1").found_s > expected("stop@1").found_s == 2.0
+    assert expected("first:stop@1").found_s > expected("stop@1").found_s == 2.0
     assert expected("cut-off@1").named == expected("circle").named == "job"
     assert expected("first:quiet-socket@1").limit_s == 300.0
-    assert expected("empty-queue@1").limit_s == 60.0
+    assert expected("empty-pipe@1").limit_s == 60.0
+    assert expected("cut-off@1").limit_s == 180.0
 
 
 def test_both_sides_stand_in_one_table() -> None:
@@ -93,7 +94,7 @@ def test_both_sides_stand_in_one_table() -> None:
         {"set": "hang", "case": "stop@1", "holdfast": DEAD_ONE | {"wrong": []},
          "torchrun": {"code": None, "seconds": 30.0, "is_right": False}},
         {"set": "hang", "case": "stop@2", "holdfast": DEAD_ONE | {"case": "stop@2", "wrong": ["named nobody"]}},
-        {"set": "hang", "case": "empty-queue@1", "holdfast": IDLE_ONE | {"wrong": []}},
+        {"set": "hang", "case": "empty-pipe@1", "holdfast": IDLE_ONE | {"wrong": []}},
     ]  # fmt: skip
     rows = case_rows(found)
     assert all(len(row) == len(CASE_HEAD) for row in rows)

@@ -8,6 +8,7 @@ import pytest
 from holdfast.diagnostics.hang.closure import judge
 from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
+from holdfast.diagnostics.hang.operations import children_of
 from holdfast.diagnostics.hang.proof import Cause, End, Link, Proof
 from holdfast.wire.operation_size import pack
 from holdfast.wire.standing import ThreadSight, ThreadState
@@ -156,8 +157,22 @@ def test_who_gets_from_a_root_needs_the_root_only(kind: str) -> None:
 
     away = gone(2, {WORLD: 41})
     assert dead(*job(2)) == (0, 1)
-    assert dead(*job(0)) == ()
+    assert dead(*job(0)) == ((0,) if kind == "broadcast" else ())  # which waits until the other has received it
     assert dead(*job(-1)) == ()
+
+
+def test_the_root_of_a_broadcast_needs_those_to_which_it_sends() -> None:
+    six = (10, 11, 12, 13, 14, 15)
+    assert [children_of(root, six) for root in (10, 14)] == [(11, 12, 14), (15, 10, 12)]
+    assert children_of(10, (10,)) == ()
+
+
+def test_two_roots_of_one_broadcast_wait_for_each_other() -> None:
+    """A third one has left it, and is in the next operation."""
+    one, two = (rank(number, inside(WORLD, 41, "broadcast", root=number)) for number in (0, 1))
+    proof = proof_of(one, two, rank(2, inside(WORLD, 42)))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2), Cause.MISMATCH, ())
+    assert "root 0 (rank 0), root 1 (rank 1)" in proof.text
 
 
 @pytest.mark.parametrize("kind", ["gather", "reduce"])

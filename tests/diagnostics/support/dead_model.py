@@ -48,6 +48,9 @@ def _wanted(rank: int, group: Group, sign: Sign) -> set[int] | None:
         return everyone - {rank}
     if root not in everyone:
         return None
+    if kind == "broadcast" and root == rank:  # its tree: ranks whose distance from it has one bit
+        held = list(group.members)
+        return {m for m in held if ((held.index(m) - held.index(root)) % len(held)).bit_count() == 1}
     if kind in ("broadcast", "scatter"):
         return {root} - {rank}
     if kind in ("reduce", "gather"):

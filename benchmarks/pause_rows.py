@@ -22,8 +22,18 @@ IDLE_LIMIT_S, IDLE_LIMIT_START_S = 60.0, 300.0
 
 DEAD = ("stop", "native-sleep", "broadcast", "receive", "all-gather", "barrier", "new-group", "order", "skip-barrier",
         "skip-all-gather", "skip-broadcast", "skip-gather", "circle", "lock-twice", "empty-queue",
-        "one-long-sleep", "endless-thread")  # fmt: skip
-IDLE = ("empty-pipe", "quiet-socket", "sleep-loop", "file-lock", "endless-child", "full-pipe", "cut-off", "size")
+        "endless-thread")  # fmt: skip
+IDLE = (
+    "empty-pipe",
+    "quiet-socket",
+    "sleep-loop",
+    "file-lock",
+    "endless-child",
+    "full-pipe",
+    "cut-off",
+    "size",
+    "one-long-sleep",
+)
 RANKS = {kind: (0, 1, 2) for kind in ("stop", "native-sleep", "receive", "barrier", "lock-twice")} | {
     "broadcast": (1, 2), "skip-broadcast": (1, 2), "empty-pipe": (2,), "sleep-loop": (0, 1),
 }  # fmt: skip
@@ -31,7 +41,7 @@ RANKS = {kind: (0, 1, 2) for kind in ("stop", "native-sleep", "receive", "barrie
 WITHOUT_RANK = {"order": "rank1", "circle": "job"}
 """Kinds in which all ranks take part, and which are to be named."""
 SLOWER = {"first:stop": 12.0}
-"""Seconds for dead ones that have longer by design (docs/pauses.md): a process that is stopped before the first step."""
+"""Seconds for dead ones that have longer by design (docs/pauses.md): one that is stopped before the first step."""
 LIMITS = {"cut-off": 180.0}
 """Seconds of idle ones that have a limit of their own: where every rank is inside, the time is the network's."""
 FIRST = ("first:stop@1", "first:native-sleep@1", "first:barrier@1", "first:skip-barrier@1", "first:quiet-socket@1",

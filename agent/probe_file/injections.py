@@ -8,6 +8,7 @@ kills it and no other process.
 import ctypes
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +34,9 @@ def perform(kind: str, step: int) -> None:
             while True:
                 libc.sleep(3600)
         case "hang":
+            lock = threading.Lock()
             while True:
-                time.sleep(3600)
+                lock.acquire()  # the second time nobody can release it
         case "exit":
             os._exit(7)
         case "kill" | "stop":

@@ -116,9 +116,10 @@ class CanMove:
             return Wait.FREE
         if is_inside:
             return Wait.RANKS
-        if sight.state is not ThreadState.OWN or sight.ends_in <= self._longest_s or not facts.is_alone:
+        if sight.state is not ThreadState.OWN or not facts.is_alone:
             return Wait.FREE
-        return Wait.OWN
+        has_end = sight.ends_in == sight.ends_in
+        return Wait.FREE if has_end and not (facts.lock_held and sight.ends_in > self._longest_s) else Wait.OWN
 
     def _take_members(self) -> None:
         variants = Counter(shared.key for shared in self.shared.values())

@@ -91,13 +91,16 @@ def test_an_open_operation_speaks_against_a_held_interpreter_lock() -> None:
 
 
 @pytest.mark.parametrize(("ends_in", "expected"), [(math.nan, (1,)), (30.0, ()), (LONGEST, ()), (LONGEST + 1, (1,))])
-def test_a_deadline_counts_unless_it_is_after_the_pause_limit(ends_in: float, expected: tuple[int, ...]) -> None:
-    assert dead(locked(threads=(thread(ends_in=ends_in),))) == expected
+def test_a_deadline_counts_unless_it_is_after_the_pause_limit_with_the_lock_held(
+    ends_in: float, expected: tuple[int, ...]
+) -> None:
+    assert dead(locked(threads=(thread(ends_in=ends_in),), lock_held=True)) == expected
+    assert dead(locked(threads=(thread(ends_in=ends_in),))) == (expected if math.isnan(ends_in) else ())
     assert dead(locked(threads=(thread(ThreadState.TIMED, ends_in=ends_in),))) == ()  # a reply or a signal may end it
 
 
 def test_a_deadline_after_the_pause_limit_is_the_reason() -> None:
-    proof = proof_of(locked(threads=(thread(ends_in=90000.0),)), *peers(0, 2))
+    proof = proof_of(locked(threads=(thread(ends_in=90000.0),), lock_held=True), *peers(0, 2))
     assert (proof.cause, proof.reasons) == (Cause.DEADLINE, (1,))
     assert "rank 1: the main thread's deadline is after the pause limit of 1800 s" in proof.text
 

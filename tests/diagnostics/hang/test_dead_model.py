@@ -118,7 +118,7 @@ def _holds(state: ThreadState) -> Callable[..., can_move.Wait]:
     """A thread in this state counts as one that waits for its process."""
 
     def wait_of(self: CanMove, sight: ThreadSight, facts: RankFacts, is_inside: bool) -> can_move.Wait:
-        held = replace(sight, state=ThreadState.OWN) if sight.state is state else sight
+        held = replace(sight, state=ThreadState.OWN, ends_in=math.nan) if sight.state is state else sight
         return _WAIT(self, held, facts, is_inside)
 
     return wait_of

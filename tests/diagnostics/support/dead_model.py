@@ -144,7 +144,7 @@ class Model:
         if sight.state is ThreadState.OWN:
             if held:
                 return INSIDE
-            is_late = sight.ends_in > self._longest
+            is_late = sight.ends_in > self._longest and facts.lock_held
             return OWN if (is_late or sight.ends_in != sight.ends_in) and self._sees_all(facts) else FREE
         return FREE
 

@@ -104,6 +104,7 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: _main(facts, state=ThreadState.TIMED, ends_in=90000.0),
     lambda facts: _main(facts, state=ThreadState.OWN, ends_in=30.0),
     lambda facts: _main(facts, state=ThreadState.OWN, ends_in=90000.0),
+    lambda facts: replace(_main(facts, state=ThreadState.OWN, ends_in=90000.0), is_complete=False, lock_held=True),
     lambda facts: _main(facts, state=ThreadState.GONE),
     lambda facts: _main(facts, state=ThreadState.HELD),
 )

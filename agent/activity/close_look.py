@@ -8,8 +8,6 @@ import math
 import os
 from dataclasses import dataclass, replace
 
-from holdfast.agent.activity.child_waits import ChildWaits
-from holdfast.agent.activity.holders import Holders
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.interpreter import InterpreterLock
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
@@ -17,9 +15,11 @@ from holdfast.agent.activity.process_look import MOST_CHILDREN, ProcessLook, cha
 from holdfast.agent.activity.ras_thread import RasThread
 from holdfast.agent.activity.sums import ActivitySums
 from holdfast.agent.activity.surroundings import Surroundings
-from holdfast.agent.activity.thread_looks import ThreadLooks
-from holdfast.agent.activity.thread_waits import Seen, Turn, note_thread, ran_of
-from holdfast.agent.activity.threads import ThreadFacts, interrupts
+from holdfast.agent.activity.threads.child_waits import ChildWaits
+from holdfast.agent.activity.threads.holders import Holders
+from holdfast.agent.activity.threads.states import ThreadFacts, interrupts
+from holdfast.agent.activity.threads.thread_looks import ThreadLooks
+from holdfast.agent.activity.threads.thread_waits import Seen, Turn, note_thread, ran_of
 from holdfast.agent.activity.waits import Clocks, ThreadWait, describe
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import names

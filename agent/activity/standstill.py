@@ -20,7 +20,7 @@ from holdfast.agent.activity.movement import (
     Moves,
     Rate,
 )
-from holdfast.agent.activity.threads import WORDS, rows
+from holdfast.agent.activity.threads.states import WORDS, rows
 from holdfast.agent.activity.waits import said
 from holdfast.agent.processes.proc_files import Io, Stat, parse_io, parse_stat
 from holdfast.base import log

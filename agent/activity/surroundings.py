@@ -4,11 +4,11 @@ pipe, pages that the host writes back for it, its own next attempt. Looked at on
 import math
 from collections.abc import Collection
 
-from holdfast.agent.activity.attempts import Attempts
 from holdfast.agent.activity.host_flow import FLOW_AMOUNT, FLOW_LEAK, disk_bytes, is_asked, network_bytes, rdma_bytes
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth
 from holdfast.agent.activity.other_ends import Holders, far_links
 from holdfast.agent.activity.sums import ActivitySums
+from holdfast.agent.activity.threads.attempts import Attempts
 from holdfast.agent.activity.waits import TIMER, ThreadWait
 from holdfast.agent.processes.proc_files import parse_io, parse_stat, read
 from holdfast.agent.processes.sockets import Sockets

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from holdfast.agent.activity.close_look import CloseLook, Sighting
 from holdfast.agent.activity.host import HostLook
-from holdfast.agent.activity.images import Images
 from holdfast.agent.activity.operations import NcclOperations
 from holdfast.agent.activity.standstill import DISTURBED, ActivityWatch
+from holdfast.agent.activity.threads.images import Images
 from holdfast.agent.processes.aside import Aside, Lane
 from holdfast.base import log
 from holdfast.wire import types as t

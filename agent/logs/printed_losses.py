@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from holdfast.agent.forkserver.worker_spec import Key
-from holdfast.base.losses import DIVERGES, LEAPS, LossHistory
+from holdfast.facts.losses import DIVERGES, LEAPS, LossHistory
 from holdfast.wire.types import LogMatched, Severity
 
 _NEEDLES = ("oss", "OSS")

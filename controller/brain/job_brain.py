@@ -12,7 +12,8 @@ from holdfast.controller.diagnosis.diagnoses import Diagnoses
 from holdfast.controller.diagnosis.suspects import Suspects
 from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job.elastic import Elastic
-from holdfast.controller.job.ending import Ending
+from holdfast.controller.job.ending.finish import Ending
+from holdfast.controller.job.ending.unended import would_not_end
 from holdfast.controller.job.lifecycle import Failure
 from holdfast.controller.job.node_loss import NodeLoss
 from holdfast.controller.job.planned_watch import PlannedWatch
@@ -23,7 +24,6 @@ from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.job.straggler_watch import StragglerWatch
-from holdfast.controller.job.unended import would_not_end
 from holdfast.controller.job.worker_exits import WorkerExits
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.incidents import Finding, IncidentState

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.controller.detectors.workers.pause import Pause
-from holdfast.controller.job import end_phase
+from holdfast.controller.job.ending import end_phase
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Job, Options

@@ -6,11 +6,11 @@ from holdfast.controller.cluster import incidents as books
 from holdfast.controller.cluster.placement import has_spare, may_shrink
 from holdfast.controller.detectors.agents.correlated_loss import correlated_loss
 from holdfast.controller.job import policy
-from holdfast.controller.job.ending import Ending
+from holdfast.controller.job.ending.finish import Ending
+from holdfast.controller.job.ending.unended import would_not_end
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
-from holdfast.controller.job.unended import would_not_end
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.incidents import Finding, IncidentState
 from holdfast.controller.state.model import Instant, Job

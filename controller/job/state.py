@@ -7,7 +7,7 @@ from holdfast.controller.cluster.incidents import JobIncidents
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.network.traffic import TrafficDetector
-from holdfast.controller.job.end_phase import EndPhase
+from holdfast.controller.job.ending.end_phase import EndPhase
 from holdfast.controller.job.lifecycle import Lifecycle
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.commands import CommandBook

@@ -4,7 +4,7 @@ from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.detectors.hardware.host import has_full_disk
 from holdfast.controller.detectors.workers.exits import exit_finding
-from holdfast.controller.job.ending import Ending
+from holdfast.controller.job.ending.finish import Ending
 from holdfast.controller.job.leavers import Leavers
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage

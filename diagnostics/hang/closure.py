@@ -18,9 +18,9 @@ both ranks are exact. A member that is gone never comes. In a rank whose main th
 group, only that thread issues the next one: the one axiom by experience, written in the proof. Where another thread
 ever did, or none has yet, any thread may: a checkpoint starts a thread for each save, and pools have several.
 
-A rank is dead if and only if its main thread can't move. One addition to the rule: while the interpreter lock is held, a
-wait for the own process with a deadline after the pause limit (`longest_s`) is one without, since the job would be ended
-before: OWN with `ends_in`.
+A rank is dead if and only if its main thread can't move. One addition to the rule: while the interpreter lock is held,
+a wait for the own process with a deadline after the pause limit (`longest_s`) is one without, since the job would be
+ended before: OWN with `ends_in`.
 TIMED is free however late it ends: bytes may end a poll, a signal a sleep.
 """
 

@@ -3,11 +3,11 @@ printed and read by agents; printed ones count where none is reported."""
 
 import math
 
-from holdfast.base.losses import DIVERGES, LEAPS, LossHistory, LossProblem
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant
+from holdfast.facts.losses import DIVERGES, LEAPS, LossHistory, LossProblem
 from holdfast.wire import types as t
 
 PRINTED = frozenset({LEAPS, DIVERGES})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import ProcessLook
-from holdfast.agent.activity.thread_waits import Glance, ThreadWaits, Turn
+from holdfast.agent.activity.threads.thread_waits import Glance, ThreadWaits, Turn
 from holdfast.agent.activity.waits import Clocks
 from holdfast.agent.processes.proc_files import Stat
 

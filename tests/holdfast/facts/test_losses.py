@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.losses import FEWEST, LossHistory, LossProblem
+from holdfast.facts.losses import FEWEST, LossHistory, LossProblem
 
 SEEDS = range(20)
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from holdfast.agent.activity.attempts import Attempts
-from holdfast.agent.activity.child_waits import awaited
+from holdfast.agent.activity.threads.attempts import Attempts
+from holdfast.agent.activity.threads.child_waits import awaited
 from tests.agent.support.standing import READY, standing
 
 MS, US = 1_000_000, 1_000

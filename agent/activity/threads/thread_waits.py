@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.agent.activity.host_flow import is_asked
 from holdfast.agent.activity.process_look import channel_of
-from holdfast.agent.activity.threads import (
+from holdfast.agent.activity.threads.states import (
     ThreadTable,
     classify,
     condition_of,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from holdfast.agent.activity.threads import (
+from holdfast.agent.activity.threads.states import (
     ThreadFact,
     ThreadFacts,
     ThreadTable,

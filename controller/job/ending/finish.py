@@ -4,7 +4,7 @@ A clean end of all visible ranks implies that of the others: an agent that is go
 running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
 """
 
-from holdfast.controller.job import end_phase
+from holdfast.controller.job.ending import end_phase
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.model import Instant, Job

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.activity.holders import Holders
-from holdfast.agent.activity.images import Images
+from holdfast.agent.activity.threads.holders import Holders
+from holdfast.agent.activity.threads.images import Images
 from holdfast.agent.processes.proc_files import Stat, parse_stat
 from holdfast.wire import types as t
 

@@ -10,8 +10,8 @@ from itertools import islice
 from holdfast.agent.activity import ras_thread
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook
-from holdfast.agent.activity.thread_waits import Glance, ThreadWaits, Turn, glance_at
-from holdfast.agent.activity.threads import ThreadFacts, ThreadTable, condition_of
+from holdfast.agent.activity.threads.states import ThreadFacts, ThreadTable, condition_of
+from holdfast.agent.activity.threads.thread_waits import Glance, ThreadWaits, Turn, glance_at
 from holdfast.agent.activity.waits import Clocks
 from holdfast.agent.processes.proc_files import Stat, parse_call, parse_io, parse_runnable, read
 

@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Collection, Mapping
 
-from holdfast.agent.activity.attempts import Attempts
 from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import ProcessLook, channel_of
+from holdfast.agent.activity.threads.attempts import Attempts
 from holdfast.agent.activity.waits import TIMER, Clocks, describe
 from holdfast.agent.processes.proc_files import Stat, parse_call, parse_schedstat, parse_stat, read
 

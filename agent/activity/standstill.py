@@ -25,7 +25,7 @@ from holdfast.agent.activity.waits import said
 from holdfast.agent.processes.proc_files import Io, Stat, parse_io, parse_stat
 from holdfast.base import log
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing, ThreadSight
+from holdfast.wire.standing import StallFacts, ThreadSight
 
 QUICK_SHARE = 0.001
 """Of a core for the quick looks at one worker."""
@@ -198,9 +198,9 @@ class ActivityWatch:
         disturbed = sum(max(min(end, now) - max(begin, last), 0.0) for begin, end in self._disturbances)
         return max(now - last - disturbed, 0.0)
 
-    def standing(self, now: float, before: Standing | None) -> Standing:
+    def standing(self, now: float, before: StallFacts | None) -> StallFacts:
         """With what its threads do, and who holds it. `before`: what else is known."""
-        before, seen = before or Standing(), self.seen
+        before, seen = before or StallFacts(), self.seen
         if seen is None or now - seen.at >= _ROWS_STALE_S:
             return replace(before, threads=(), holder="")
         key = seen, before.operations, self.valid_from

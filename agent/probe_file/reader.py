@@ -22,7 +22,7 @@ from holdfast.agent.probe_file.torch_record import TorchRecord, understand
 from holdfast.base import bounds
 from holdfast.base.errors import UsageError
 from holdfast.wire import span_rows
-from holdfast.wire.standing import Standing
+from holdfast.wire.standing import StallFacts
 from holdfast.wire.types import PHASES, Meters, PendingCollective, Phase, StepRecord, WorkerSample
 
 _WORD = struct.Struct("<q")
@@ -305,7 +305,7 @@ class ProbeReader:
             self._stat = None
         self._map.close()
 
-    def _standing(self, pid: int, begun: tuple[int, int, int], moved: int) -> tuple[PendingCollective, Standing]:
+    def _standing(self, pid: int, begun: tuple[int, int, int], moved: int) -> tuple[PendingCollective, StallFacts]:
         """The main thread's operation, and those of all threads. `begun`: what the main thread began last."""
         record = self._record_block.read(self._map) or TorchRecord()
         groups = exact_groups(read_groups(self._map), record, moved)
@@ -315,7 +315,7 @@ class ProbeReader:
         is_complete &= rows is not None and not any(self._map.word(word) for word in words)
         is_complete &= self._map.word(layout.WORD_MOVED) <= moved  # else the rows may be of another moment
         pending = pending_of(pid, rows or (), begun, groups)
-        return pending, Standing(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete)
+        return pending, StallFacts(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete)
 
     def _records(self) -> Iterator[_Step]:
         """The unread records, while `_next` is moved on; those that the writer has counted all at once."""

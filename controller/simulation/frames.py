@@ -8,7 +8,7 @@ from holdfast.controller.simulation.hosts import SimulatedHost
 from holdfast.controller.simulation.state import SimulationState
 from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 
 _ALL_TALK = 32
 """Nodes of a job up to which all say how their workers look."""
@@ -92,10 +92,10 @@ def _hung(sample: t.WorkerSample, victim: int, idle: float) -> t.WorkerSample:
     )  # fmt: skip
 
 
-def _in_a_lock(pid: int, idle: float) -> Standing:
+def _in_a_lock(pid: int, idle: float) -> StallFacts:
     """All threads wait for a lock of their own process, one of them with the interpreter's."""
     main = ThreadSight(pid, ThreadState.OWN, idle, words="a lock")
-    return Standing((main, ThreadSight(0, ThreadState.OWN, idle, words="a lock", count=8)))
+    return StallFacts((main, ThreadSight(0, ThreadState.OWN, idle, words="a lock", count=8)))
 
 
 def check_results(host: SimulatedHost, checks: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing
+from holdfast.wire.standing import StallFacts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class RankTable:
         self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
         self.pending: list[t.PendingCollective | None] = [None] * world
         self.activity: list[t.Activity | None] = [None] * world
-        self.standing: list[Standing | None] = [None] * world
+        self.standing: list[StallFacts | None] = [None] * world
         self.left: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # its image was replaced by exec
         self.at_gpu: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # waits for a GPU that waits for its peers
         self.spins: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # in a wait for its GPU, if it is quiet

@@ -261,7 +261,7 @@ class Workers(google.protobuf.message.Message):
         """index into the frame's jobs; missing where those are one"""
 
     @property
-    def standing(self) -> global___Standing: ...
+    def standing(self) -> global___StallFacts: ...
     @property
     def left(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
         """its image was replaced by exec; missing from older agents"""
@@ -289,7 +289,7 @@ class Workers(google.protobuf.message.Message):
         pending: global___PendingCollective | None = ...,
         activity: global___Activity | None = ...,
         job: collections.abc.Iterable[builtins.int] | None = ...,
-        standing: global___Standing | None = ...,
+        standing: global___StallFacts | None = ...,
         left: collections.abc.Iterable[builtins.bool] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "pending", b"pending", "standing", b"standing"]) -> builtins.bool: ...
@@ -298,7 +298,7 @@ class Workers(google.protobuf.message.Message):
 global___Workers = Workers
 
 @typing.final
-class Standing(google.protobuf.message.Message):
+class StallFacts(google.protobuf.message.Message):
     """The threads and open operations of those workers that have made no move for a while, as columns."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -389,7 +389,7 @@ class Standing(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["count", b"count", "ends_in", b"ends_in", "group", b"group", "holder", b"holder", "is_complete", b"is_complete", "is_timed", b"is_timed", "kind", b"kind", "number", b"number", "operations", b"operations", "root", b"root", "seconds", b"seconds", "size", b"size", "state", b"state", "thread", b"thread", "threads", b"threads", "tid", b"tid", "words", b"words", "worker", b"worker"]) -> None: ...
 
-global___Standing = Standing
+global___StallFacts = StallFacts
 
 @typing.final
 class PendingCollective(google.protobuf.message.Message):

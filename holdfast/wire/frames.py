@@ -9,7 +9,7 @@ from holdfast.base.errors import ProtocolError
 from holdfast.proto import controller_pb2 as c
 from holdfast.proto import types_pb2 as p
 from holdfast.wire import types as t
-from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
 
 _OF_WORKER = (
     "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
@@ -236,11 +236,11 @@ def _same_length(what: str, n: int, *columns: Any) -> None:
 _STATES = {state.value: state for state in ThreadState}
 
 
-def standing_message(workers: Sequence[t.WorkerSample]) -> p.Standing:
+def standing_message(workers: Sequence[t.WorkerSample]) -> p.StallFacts:
     known = [(i, w.standing) for i, w in enumerate(workers) if w.standing is not None]
     threads = [one for _, s in known for one in s.threads]
     operations = [one for _, s in known for one in s.operations]
-    return p.Standing(
+    return p.StallFacts(
         worker=[i for i, _ in known],
         is_complete=[s.is_complete for _, s in known],
         holder=[s.holder for _, s in known],
@@ -262,7 +262,7 @@ def standing_message(workers: Sequence[t.WorkerSample]) -> p.Standing:
     )
 
 
-def standing_from(m: p.Standing, pending: Sequence[t.PendingCollective | None]) -> list[Standing | None]:
+def standing_from(m: p.StallFacts, pending: Sequence[t.PendingCollective | None]) -> list[StallFacts | None]:
     """`pending`: of all workers, whose groups the operations refer to. Raises ProtocolError for what does not fit."""
     if any(len(column) != len(m.worker) for column in (m.is_complete, m.holder, m.threads, m.operations)):
         raise ProtocolError("frame: columns of standing workers differ in length")
@@ -277,7 +277,7 @@ def standing_from(m: p.Standing, pending: Sequence[t.PendingCollective | None]) 
         for tid, state, *rest in zip(*thread_columns, strict=True)
     ]
     operations = [OpenOperation(*row) for row in zip(*operation_columns, strict=True)]
-    found: list[Standing | None] = [None] * len(pending)
+    found: list[StallFacts | None] = [None] * len(pending)
     at = begun = 0
     columns = (m.worker, m.is_complete, m.holder, m.threads, m.operations)
     for worker, is_complete, holder, many, open_ones in zip(*columns, strict=True):
@@ -287,6 +287,6 @@ def standing_from(m: p.Standing, pending: Sequence[t.PendingCollective | None]) 
         groups = len(known.groups) if (known := pending[worker]) is not None else 0
         if any(one.group >= groups for one in own):
             raise ProtocolError("frame: an open operation of a group that its worker lacks")
-        found[worker] = Standing(tuple(threads[at : at + many]), tuple(own), is_complete, holder)
+        found[worker] = StallFacts(tuple(threads[at : at + many]), tuple(own), is_complete, holder)
         at, begun = at + many, begun + open_ones
     return found

@@ -13,7 +13,7 @@ from holdfast.base.errors import ProtocolError
 from holdfast.wire import messages as msg
 from holdfast.wire import span_rows
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing
+from holdfast.wire.standing import StallFacts
 
 REASONS = (
     "message", "hello", "name", "worker", "step", "gauge", "device", "spans", "text", "foreign", "stale", "answer",
@@ -155,7 +155,7 @@ def _is_activity(a: t.Activity) -> bool:
     )
 
 
-def _is_standing(s: Standing) -> bool:
+def _is_standing(s: StallFacts) -> bool:
     return (
         len(s.threads) <= bounds.MAX_THREADS
         and len(s.operations) <= bounds.MAX_OPERATIONS

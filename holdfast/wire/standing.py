@@ -66,7 +66,7 @@ class OpenOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StallFacts:
     """A worker that has made no progress for a while."""
 
     threads: tuple[ThreadSight, ...] = ()

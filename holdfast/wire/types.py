@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.wire.finding_kinds import FindingKind as FindingKind
-from holdfast.wire.standing import Standing
+from holdfast.wire.standing import StallFacts
 
 NAN = math.nan
 
@@ -240,7 +240,7 @@ class WorkerSample(NamedTuple):
     pending: PendingCollective | None = None  # only when that was a while ago
     activity: Activity | None = None  # likewise
     job: str = ""  # empty from older agents
-    standing: Standing | None = None  # only while it makes no move
+    standing: StallFacts | None = None  # only while it makes no move
     left: bool = False  # the process has replaced its image (exec): its probe is gone, its steps are not seen
 
 

@@ -38,7 +38,7 @@ _LOOK_S = 1e-4  # seconds between two looks at all ranks, for each of them
 _PROVED_S = 1.2  # seconds from the limit in which a thread is known for two windows
 _LARGE = 512  # ranks from which on not every tick judges them
 _DESCRIBED = 4  # suspects that a sentence describes one by one
-_LIVES = (Liveness.BUSY, Liveness.UNKNOWN, Liveness.HELD, Liveness.IDLE)
+_LIVENESS_ORDER = (Liveness.BUSY, Liveness.UNKNOWN, Liveness.HELD, Liveness.IDLE)
 """The first of these that any suspect is in stands for all."""
 
 
@@ -240,7 +240,7 @@ class HangDetector:
         if verdict is not None and verdict.suspects:
             suspects = [rank for rank in verdict.suspects if running[rank]] or everyone
         sights = {rank: self._look(ranks, rank, bool(silent[rank])) for rank in suspects}
-        life = next((x for x in _LIVES if any(s.life is x for s in sights.values())), Liveness.IDLE)
+        life = next((x for x in _LIVENESS_ORDER if any(s.life is x for s in sights.values())), Liveness.IDLE)
         shown = [rank for rank in suspects if sights[rank].life is life] or suspects
         # Where it is a guess that the others wait for them, what any of the others does still counts.
         quiet = ranks.quiet[everyone if verdict is not None and verdict.is_guess else suspects]

@@ -22,7 +22,7 @@ from holdfast.controller.state.model import LIMITS, Instant, Job, JobSpec, Optio
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.messages import Program
-from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
 from tests.controller.support.virtual import Virtual
 
 PAGE = Path(__file__).parents[3] / "docs" / "pauses.md"
@@ -136,16 +136,16 @@ def ranks(scene: Scene, still: float, more: Change) -> RankTable:
     return table
 
 
-def standing(scene: Scene, pending: t.PendingCollective, is_odd: bool, still: float) -> Standing:
+def standing(scene: Scene, pending: t.PendingCollective, is_odd: bool, still: float) -> StallFacts:
     """What the agent reports of its threads: it is in the operation that `pending` names, or what the scene says."""
     if pending.group >= 0:
         one = OpenOperation(
             1, pending.kind, pending.group, pending.number, root=0 if pending.kind == "broadcast" else -1
         )
-        return Standing((ThreadSight(1, ThreadState.OWN, still, words="a lock"),), (one,), True)
+        return StallFacts((ThreadSight(1, ThreadState.OWN, still, words="a lock"),), (one,), True)
     state = ThreadState.HELD if is_odd and scene.seen.get("state") in ("T", "t") else scene.thread
     thread = ThreadSight(1, state, still, scene.ends_at - still if is_odd else t.NAN, "a lock")
-    return Standing((thread,), is_complete=True, holder=scene.holder if is_odd else "")
+    return StallFacts((thread,), is_complete=True, holder=scene.holder if is_odd else "")
 
 
 @functools.lru_cache(maxsize=400)  # the looks at one scene, which are the same whatever the options are

@@ -6,7 +6,7 @@ from holdfast.controller.state.model import Instant, Job, JobSpec, Options
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.messages import Program
-from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
 
 OPTIONS = Options()
 STEPS = [0.3] * 30
@@ -30,24 +30,26 @@ def standing(
     return t.PendingCollective(kind, group, number, handed, (world,))
 
 
-def in_a_lock(seconds: float) -> Standing:
+def in_a_lock(seconds: float) -> StallFacts:
     """No thread can let the main one go on."""
-    return Standing((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), is_complete=True)
+    return StallFacts((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), is_complete=True)
 
 
-def stopped_alone(seconds: float) -> Standing:
+def stopped_alone(seconds: float) -> StallFacts:
     """By a signal to this process only; nobody is known to hold it."""
-    return Standing((ThreadSight(1, ThreadState.HELD, seconds, words="a signal to go on (it is stopped)"),))
+    return StallFacts((ThreadSight(1, ThreadState.HELD, seconds, words="a signal to go on (it is stopped)"),))
 
 
-def outside(seconds: float, words: str = "a read from a socket") -> Standing:
-    return Standing((ThreadSight(1, ThreadState.OUTSIDE, seconds, words=words),), is_complete=True)
+def outside(seconds: float, words: str = "a read from a socket") -> StallFacts:
+    return StallFacts((ThreadSight(1, ThreadState.OUTSIDE, seconds, words=words),), is_complete=True)
 
 
-def in_operation(seconds: float, kind: str = "all_reduce", number: int = 4, group: int = 0, **more: object) -> Standing:
+def in_operation(
+    seconds: float, kind: str = "all_reduce", number: int = 4, group: int = 0, **more: object
+) -> StallFacts:
     """The main thread waits for its end."""
     one = OpenOperation(1, kind, group, number, **more)  # type: ignore[arg-type]
-    return Standing((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), (one,), True)
+    return StallFacts((ThreadSight(1, ThreadState.OWN, seconds, words="a lock"),), (one,), True)
 
 
 def frozen(seconds: float, dead: bool = True) -> RankTable:

@@ -25,7 +25,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import turns
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
-from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 from tests.controller.support.virtual_agents import FakeAgent, Worker
 from tests.controller.support.virtual_checks import check
 
@@ -356,7 +356,7 @@ class Virtual:
         quiet = min(watched, max(0.0, self.now - worker.busy_until))
         return t.Activity(watched, quiet, "T" if worker.state_t else "S", cpu=float(not quiet), waits_for="a lock")
 
-    def standing(self, worker: Worker) -> Standing | None:
+    def standing(self, worker: Worker) -> StallFacts | None:
         """A stopped interpreter's thread waits in a lock that no thread lets go; so does one that sleeps in a program
         that `reports`, while one of another script waits for something outside."""
         activity = self.activity(worker)
@@ -365,7 +365,7 @@ class Virtual:
         is_stuck = worker.stopped_at <= self.now or (self.reports and worker.sleeping_at <= self.now)
         state = ThreadState.HELD if worker.state_t else ThreadState.OWN if is_stuck else ThreadState.OUTSIDE
         words = "a lock" if is_stuck else "a read from a socket"
-        return Standing((ThreadSight(worker.pid, state, activity.quiet, words=words),), is_complete=is_stuck)
+        return StallFacts((ThreadSight(worker.pid, state, activity.quiet, words=words),), is_complete=is_stuck)
 
 
 def training(nodes: int = 2, **more: object) -> Virtual:

@@ -12,7 +12,7 @@ from holdfast.proto import types_pb2 as p
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
 
 FINITE = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=20)
@@ -56,7 +56,7 @@ def workers(draw: st.DrawFn) -> t.WorkerSample:
         OpenOperation, thread=U32, kind=TEXT, group=st.integers(0, max(groups - 1, 0)), number=st.integers(0, 2**60),
         size=U32, root=st.integers(-1, 2**31 - 1), is_timed=st.booleans(),
     )  # fmt: skip
-    standing = Standing(
+    standing = StallFacts(
         tuple(draw(st.lists(THREAD, max_size=3))), tuple(draw(st.lists(operation, max_size=3 if groups else 0))),
         draw(st.booleans()), draw(TEXT),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from holdfast.agent.activity.watch import Activities
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.wire import types as t
-from holdfast.wire.standing import OpenOperation, Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
 from tests.agent.support.processes import until
 from tests.agent.support.standing import HEARTBEAT_INTERVAL, READY, standing
 
@@ -107,7 +107,7 @@ class Workers:
         self._stack = contextlib.ExitStack()
         self._readers: dict[str, ProbeReader] = {}
         self.pids: dict[str, int] = {}
-        self.known: dict[str, Standing] = {}
+        self.known: dict[str, StallFacts] = {}
         """What the probe is taken to have written."""
         self.activities = Activities()
 
@@ -227,7 +227,7 @@ def test_operations_are_kept_and_their_threads_have_rows_of_their_own(tmp_path: 
         pid = workers.start("stuck", code).pid
         other = max(int(name) for name in os.listdir(f"/proc/{pid}/task"))
         operations = tuple(OpenOperation(thread, "all_reduce", 0, 3) for thread in (pid, other))
-        workers.known["stuck"] = Standing((), operations, is_complete=True)
+        workers.known["stuck"] = StallFacts((), operations, is_complete=True)
         seen = workers.one(lambda sample: _is_known(sample) and len(_threads(sample)) == 3)
         assert seen.standing is not None
         assert (seen.standing.operations, seen.standing.is_complete) == (operations, True)

@@ -10,7 +10,7 @@ from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.detectors.workers.standstill import _line
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 from tests.controller.support.standstills import (
     OPTIONS,
     STEPS,
@@ -97,7 +97,7 @@ def test_a_long_call_that_holds_the_gil_while_any_thread_may_go_on_is_honest(sta
     """`list.sort`, a driver that waits for its device's bytes, a pool of C++ threads that computes."""
     ranks = table(idle=20.0)
     lock = in_a_lock(20.0).threads[0]
-    late(ranks, 3, progress_age=20.0, tick_age=20.0, standing=Standing((lock, ThreadSight(9, state, 20.0))))
+    late(ranks, 3, progress_age=20.0, tick_age=20.0, standing=StallFacts((lock, ThreadSight(9, state, 20.0))))
     assert found(ranks) == []
 
 

@@ -10,7 +10,7 @@ from holdfast.controller.hang.pauses import PauseWatch
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 from tests.controller.support.standstills import (
     OPTIONS,
     QUICK,
@@ -70,7 +70,7 @@ def test_a_rank_that_waits_for_its_gpu_is_not_dead_where_idle_ranks_are() -> Non
     assert idle is not None
     assert [one.rank for one in HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))] == [5]
     ranks.activity[5] = dataclasses.replace(idle, has_gpu=True, gpu=t.GpuUse.WAITS, events_pending=1)
-    ranks.standing[5] = Standing((ThreadSight(1, ThreadState.RUNS, 6.0),), is_complete=True)
+    ranks.standing[5] = StallFacts((ThreadSight(1, ThreadState.RUNS, 6.0),), is_complete=True)
     assert HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05)) == []
 
 
@@ -255,7 +255,7 @@ def test_a_program_that_replaced_itself_is_not_missed() -> None:
 
 def moving(ranks: RankTable, rank: int, quiet: float = 0.0) -> RankTable:
     ranks.activity[rank], ranks.quiet[rank] = seen(quiet, "R" if not quiet else "S", cpu=1.0), quiet
-    ranks.standing[rank] = Standing((ThreadSight(1, ThreadState.RUNS, 1.0),), is_complete=True)
+    ranks.standing[rank] = StallFacts((ThreadSight(1, ThreadState.RUNS, 1.0),), is_complete=True)
     return ranks
 
 
@@ -333,7 +333,7 @@ def test_held_ranks_are_reported_with_their_holder_and_are_not_dead(ranks_held: 
     for rank in ranks_held:
         ranks.stopped[rank] = True
         ranks.activity[rank] = seen(9.0, "t")
-        ranks.standing[rank] = Standing((ThreadSight(1, ThreadState.HELD, 9.0),), holder="gdb (pid 7) traces it")
+        ranks.standing[rank] = StallFacts((ThreadSight(1, ThreadState.HELD, 9.0),), holder="gdb (pid 7) traces it")
     detector = HangDetector(OPTIONS)
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None
@@ -345,5 +345,5 @@ def test_ranks_stopped_together_were_stopped_by_what_lets_them_go_on() -> None:
     ranks = frozen(9.0)
     for rank in (2, 5):
         ranks.stopped[rank], ranks.activity[rank] = True, seen(9.0, "T")
-        ranks.standing[rank] = Standing((ThreadSight(1, ThreadState.HELD, 9.0),))
+        ranks.standing[rank] = StallFacts((ThreadSight(1, ThreadState.HELD, 9.0),))
     assert HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05)) == []

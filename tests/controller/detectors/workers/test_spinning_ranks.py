@@ -12,7 +12,7 @@ from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
-from holdfast.wire.standing import Standing, ThreadSight, ThreadState
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 from tests.controller.support.standstills import OPTIONS, QUICK, STEPS, at, in_operation, job, seen, standing
 
 BEHIND = "by NCCL's count it has begun 60 AllReduce operations as rank 1 of communicator 0xfa, and a peer 61"
@@ -120,7 +120,7 @@ def test_one_whose_kernel_never_ends_is_named_where_its_peers_wait_in_gloo() -> 
     for rank in range(8):
         ranks.mark(rank, RankState.RUNNING)
         if rank == 2:
-            runs = Standing((ThreadSight(1, ThreadState.RUNS, 6.0),), is_complete=True)
+            runs = StallFacts((ThreadSight(1, ThreadState.RUNS, 6.0),), is_complete=True)
             one = sample(rank, 6.0, spins(6.0), pending=standing("", -1, -1, False, 4), standing=runs)
         else:
             activity = seen(6.0, waits_for="a read from a socket")

@@ -351,7 +351,7 @@ declare namespace Api {
     pause_alert?: number | null;
   }
   interface JobPause {
-    life: "busy" | "idle" | "unknown";
+    life: "busy" | "idle" | "held" | "unknown";
     text: string;
     place: string;
     ranks: number[];

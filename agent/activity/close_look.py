@@ -95,6 +95,8 @@ class CloseLook:
         self._holders = Holders(host.proc)
         self.valid_from = -math.inf
         """Monotonic seconds: what was seen of threads before counts no more. Set by the watch."""
+        self.handlers = 0
+        """Signals for which the script has a handler, as its probe reports them. Set by the watch."""
         self.is_silent = False
         """Whether the probe's ticks fail to come. Set by the watch."""
 
@@ -140,7 +142,7 @@ class CloseLook:
             looks=self._turn,
             ticks_cpu=self._ticks_cpu(),
             threads=self._threads.facts(stat),
-            interrupts=interrupts(parse_caught(status), bool(read(f"{self._folder}/timers", 64))),
+            interrupts=interrupts(parse_caught(status), bool(read(f"{self._folder}/timers", 64)), self.handlers),
             holder=holder,
         )
 

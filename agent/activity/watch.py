@@ -78,6 +78,7 @@ class Activities:
         tick_thread: int = 0,
         now: float | None = None,
         events: tuple[int, int] = (0, 0),
+        handlers: int = 0,
     ) -> t.WorkerSample:
         """The sample with what is seen of its worker, if that stands. `path`: of its probe file. `events`: those that
         its timers recorded on its GPU, and those that have come.
@@ -104,7 +105,7 @@ class Activities:
         self._median[worker] = sample.median_step
         watch.look(now)
         watch.counts.count(now, *events)
-        watch.closely.is_silent = sample.tick_age > SILENT_S
+        watch.closely.is_silent, watch.closely.handlers = sample.tick_age > SILENT_S, handlers
         sample = sample._replace(standing=watch.standing(now, sample.standing))
         if not watch.has_gpu:
             return sample._replace(activity=watch.activity(now, t.GpuUse.UNKNOWN))

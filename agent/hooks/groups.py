@@ -166,6 +166,7 @@ class Watch:
                 root = _root(args, kwargs, at, known.ranks) if at is not None else -1
                 as_torch_has_it = by_gloo if known.is_gloo else kind
                 flags = OPEN_IS_RECORDED if ahead >= 0 else 0
+                flags |= self._timed(_timeout_of(args[-1] if args else kwargs.get("opts")))
                 self._works[work] = (as_torch_has_it, known.slot, number, size, root, flags)
             return work
 
@@ -274,6 +275,11 @@ class Watch:
         """The flag of a wait whose timeout, which the script gave, is shorter than torch's default."""
         is_short = isinstance(given, timedelta) and _NEVER < given < self.c10d.default_pg_timeout
         return OPEN_IS_TIMED if is_short else 0
+
+
+def _timeout_of(last: Any) -> Any:
+    """Of one operation, where the script gave it one: by itself, or in its options."""
+    return last if isinstance(last, timedelta) else getattr(last, "timeout", None)
 
 
 def _backends(group: Any) -> frozenset[str]:

@@ -19,6 +19,7 @@ from holdfast.agent.hooks import global_steps, import_times, imports, initial_st
 from holdfast.agent.hooks import groups as torch_groups
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.agent.probe_file.groups import GroupTable
+from holdfast.agent.probe_file.memory import Memory
 from holdfast.agent.probe_file.open_rows import OpenTable
 from holdfast.wire.types import Phase
 
@@ -75,7 +76,7 @@ def _leave_untraced(torch: Any) -> None:
         open_operations,
         probe,
         open_operations.Wait,
-        probe.Memory,
+        Memory,
         torch_groups.Group,
         GroupTable,
         OpenTable,
@@ -301,7 +302,7 @@ def _watch_ddp(torch: Any) -> None:
         self.register_forward_hook(_ddp_forward_done)
 
     ddp.__init__ = watched
-    reducer = getattr(torch.distributed, "Reducer", None)
+    reducer: Any = getattr(torch.distributed, "Reducer", None)
     if (rebuild := getattr(reducer, "_rebuild_buckets", None)) is None:
         return
 

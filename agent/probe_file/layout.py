@@ -56,6 +56,7 @@ WORD_EVENTS_DONE = 26  # those of them that the GPU has passed
 WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not the worker's own doing
 WORD_MOVED = 17  # when any thread last began an operation, began to wait for one, or ended that wait
 WORD_UNSEEN = 18  # threads that wait for an operation and found no row for it
+WORD_HANDLERS = 20  # signals for which the script has a handler, a bit each from SIGHUP (1) on
 WORD_NO_SLOT = 19  # 1: a group did not fit into the table, and what is done in it is not seen
 
 STATE = struct.Struct("<qqqdqq")

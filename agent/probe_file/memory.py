@@ -11,6 +11,7 @@ from zlib import crc32
 
 from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.groups import GroupTable
+from holdfast.agent.probe_file.handlers import script_handlers
 from holdfast.agent.probe_file.open_rows import OpenTable
 from holdfast.agent.probe_file.thread_clock import ThreadClock
 from holdfast.base import bounds
@@ -126,8 +127,10 @@ class Memory:
         words[layout.WORD_TICK_THREAD] = threading.get_native_id()
         while True:
             words[at] = now = _monotonic_ns()
-            if (recorder := self.recorder) is not None and now - words[layout.WORD_MOVED] >= STILL_NS:
-                recorder(self, now)
+            if now - words[layout.WORD_MOVED] >= STILL_NS:
+                words[layout.WORD_HANDLERS] = script_handlers()
+                if (recorder := self.recorder) is not None:
+                    recorder(self, now)
             sleep(TICK_S)
 
     def write_state(self) -> None:

@@ -160,6 +160,11 @@ class ProbeReader:
         """The kernel's id of the worker's liveness thread; 0 where it is not known."""
         return _pid(self._map.word(layout.WORD_TICK_THREAD))
 
+    @property
+    def handlers(self) -> int:
+        """Signals for which the worker's script has a handler, a bit each from SIGHUP (1) on."""
+        return self._map.word(layout.WORD_HANDLERS) & (1 << 63) - 1
+
     def sample(self, now_ns: int) -> WorkerSample:
         """The worker's state at `now_ns` (CLOCK_MONOTONIC). `tokens` counts all this process has trained on."""
         head = self._map[0 : layout.AT_NAMES]  # in one copy: each is a system call

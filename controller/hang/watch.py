@@ -79,7 +79,7 @@ class HangWatch:
         if found:
             # Stacks are gone once the workers are.
             self._dead = _Dead(job.generation, now.mono, found, self._moved_at(found))
-            idle = max(float(one.evidence["idle_s"]) for one in found)  # type: ignore[arg-type]
+            idle = max(float(one.evidence["idle_s"]) for one in found)
             return [*actions, *self.stacks.ask_once(now.mono - idle, now)]
         if (
             self.detector.pause is not None

@@ -62,8 +62,10 @@ class Process:
 class CanMove:
     """All threads that can move, as `ranks[r].moves`. What is not among them never moves again."""
 
-    def __init__(self, facts: Iterable[RankFacts], longest_s: float) -> None:
-        self._longest_s = longest_s
+    def __init__(self, facts: Iterable[RankFacts], longest_s: float, by_error: bool = True) -> None:
+        """`by_error`: whether operations end with an error where a process of the group may end. Without it the result
+        holds too few threads: it says why what can't move can't, in the fewest words."""
+        self._longest_s, self._by_error = longest_s, by_error
         self.ranks: dict[int, Process] = {}
         self.under: dict[tuple[Group, int], dict[int, list[Opened]]] = {}
         """Open operations by number and rank."""
@@ -72,6 +74,7 @@ class CanMove:
         self._by_any: dict[int, list[_Item]] = {}
         self._by_thread: dict[Place, list[_Item]] = {}
         self._by_end: dict[SharedOperation, list[_Item]] = {}
+        self._of_member: dict[int, list[SharedOperation]] = {}
         self._moved: list[Place] = []
         for one in facts:
             self.ranks[one.rank] = _process(one)
@@ -133,7 +136,10 @@ class CanMove:
                     shared.blocked[member] = blocker
                     self._listen(shared, member, blocker)
         for shared in self.shared.values():
-            if not shared.blocked:
+            members = shared.operation.group.members if self._by_error else ()
+            for member in members:
+                self._of_member.setdefault(member, []).append(shared)
+            if not shared.blocked or any(member not in self.ranks for member in members):
                 self._end(shared)
 
     def _blocker(self, operation: OpenAt, member: int, here: Collection[Opened]) -> Blocker | None:
@@ -173,6 +179,10 @@ class CanMove:
         while self._moved:
             rank, index = self._moved.pop()
             self._wake(rank)
+            # A thread that can move may end its process, or its group: then the operation ends with an error, which the
+            # script of another rank may catch.
+            for shared in self._of_member.pop(rank, ()):
+                self._end(shared)
             items = self._by_any.pop(rank, []) + self._by_thread.pop((rank, index), [])
             if index == 0:
                 items += self._by_main.pop(rank, [])

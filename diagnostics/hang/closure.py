@@ -10,7 +10,8 @@
    is seen to wait for (compiled code waits in C++). Where operations may be missing from the record, the thread is
    free: it may wait in one of those. A held interpreter lock makes up for the record if none is open in it;
 3. a thread in an operation, if each needed member has come (it is in flight: the network's limit, not death), or can
-   move and may issue it.
+   move and may issue it; or if any thread of any member's process can move: it may end its process or the group, and
+   the operation with an error.
 
 A member has come to operation n of a group if it has begun more than n there and is in no *other* operation (kind,
 size, root) under that number. It comes out of another one only if that one can be left. Counts hold only where those of
@@ -60,5 +61,5 @@ def _chain(closed: CanMove, graph: WaitGraph, rank: int, facts: list[RankFacts],
     rests = dict.fromkeys(fact for link in links for fact in link.facts)
     if len(rests) > MOST_FACTS:
         return links
-    known = CanMove(fewest(facts, rests, rank, longest_s), longest_s)
+    known = CanMove(fewest(facts, rests, rank, longest_s), longest_s, by_error=False)
     return list(ChainBuilder(known, WaitGraph(known, [rank])).of(rank))

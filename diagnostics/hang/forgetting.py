@@ -25,7 +25,7 @@ def fewest(job: Iterable[RankFacts], facts: Mapping[Fact, object], rank: int, lo
     known = without(known, *(fact for fact in facts_of(known) if fact not in facts))
     for fact in sorted(facts, key=lambda one: one.kind is not FactKind.ISSUER):
         fewer = without(known, fact)
-        if CanMove(fewer, longest_s).ranks[rank].is_dead:
+        if CanMove(fewer, longest_s, by_error=False).ranks[rank].is_dead:
             known = fewer
     return known
 

@@ -95,10 +95,12 @@ def joins_thread(call: Call | None, look: Look, present: Collection[int]) -> boo
     return tid > _LOCK_VALUES and tid == call.args[2] & 0xFFFFFFFF and tid in present
 
 
-def interrupts(caught: int, has_timer: bool) -> str:
+def interrupts(caught: int, has_timer: bool, handlers: int = 0) -> str:
     """What may raise out of a wait of the main thread, in words; empty: nothing. `caught`: SigCgt of its status.
-    `has_timer`: it has a POSIX timer. Python by itself, torch and gloo catch SIGINT only."""
-    numbers = [number for number in range(1, 65) if caught >> (number - 1) & 1 and number not in _USUAL]
+    `has_timer`: it has a POSIX timer. `handlers`: signals that the script handles in Python. Python by itself, torch
+    and gloo catch SIGINT only."""
+    unusual = [number for number in range(1, 65) if caught >> (number - 1) & 1 and number not in _USUAL]
+    numbers = [*unusual, *(number for number in range(1, 64) if caught & handlers & 1 << (number - 1))]
     if numbers:
         return f"which the handler of {_signal_name(min(numbers, key=lambda n: (n not in _ALARMS, n)))} may end"
     return "which a timer of the process may end" if has_timer else ""

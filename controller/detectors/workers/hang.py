@@ -119,6 +119,7 @@ class HangDetector:
         peers[rank] = False
         usual = 0.0 if math.isnan(times.median) else times.median
         do_wait = bool((_stillness(ranks)[peers] > min(idle, usual)).all()) if peers.any() else False
+        do_wait = do_wait and all(_may_wait(ranks, int(peer)) for peer in np.flatnonzero(peers))
         sight = self._look(ranks, rank)
         if not idle > limit or not do_wait or self._may_be_held(ranks, rank) or sight.life is not Liveness.HELD:
             return []
@@ -257,6 +258,18 @@ class HangDetector:
             verdict=verdict,
             behind=tuple(islice(behind(ranks, running), _DESCRIBED)),
         )
+
+
+def _may_wait(ranks: RankTable, rank: int) -> bool:
+    """Whether a rank that stands may wait for another. Of one whose process groups are known it is known whether its
+    main thread is in an operation; on a GPU the host is in none."""
+    activity, pending, standing = ranks.activity[rank], ranks.pending[rank], ranks.standing[rank]
+    if (activity is not None and activity.has_gpu) or pending is None or not pending.groups:
+        return True
+    if standing is None:
+        return False
+    main = standing.threads[0].tid if standing.threads else int(ranks.pid[rank])
+    return any(one.thread in (0, main) for one in standing.operations)
 
 
 def _measured(activity: t.Activity | None) -> dict[str, object]:

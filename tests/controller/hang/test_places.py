@@ -21,8 +21,8 @@ def test_the_outermost_calls_of_the_script_are_the_place() -> None:
 def test_it_stays_while_stacks_are_asked_for_again_and_read_in_another_way() -> None:
     """Else the limit of the operation's name, which no restart has doubled, would hold for that moment."""
     places = Places()
-    told = [places.of(0, stacks, "ddp:backward") for stacks in (SIGNAL, [], SPY, [])]
-    assert told == [PLACE] * 4
+    reported = [places.of(0, stacks, "ddp:backward") for stacks in (SIGNAL, [], SPY, [])]
+    assert reported == [PLACE] * 4
     assert places.of(5, SIGNAL, "") == "outside of operations"
     places.begin()
     assert places.of(0, [], "ddp:backward") == "in ddp:backward"

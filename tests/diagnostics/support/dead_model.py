@@ -152,9 +152,14 @@ class Model:
     def _sees_all(facts: RankFacts) -> bool:
         return facts.is_complete or (facts.lock_held and len(facts.operations) == 0)
 
-    def _ends(self, rank: int, ref: Ref, logs: tuple[tuple[Sign, ...], ...]) -> bool:
+    def _ends(self, rank: int, ref: Ref, state: State) -> bool:
         """Whether this operation of this rank may end now, for all that is known."""
+        threads, logs = state
         group, number, sign = ref
+        for member in group.members:
+            process = self._ranks.get(member)
+            if process is None or any(threads[at][0] == FREE for at in process.threads):
+                return True  # it leaves, and the operation fails
         wanted = _wanted(rank, group, sign)
         if (rank, ref) in self._timed or wanted is None or group not in self._ranks[rank].facts.exact:
             return True
@@ -176,7 +181,7 @@ class Model:
         for at, (mode, held) in enumerate(threads):
             rank = self._ranks[self._rank_of[at]]
             if mode == INSIDE:
-                if any(self._ends(rank.facts.rank, ref, logs) for ref in held):
+                if any(self._ends(rank.facts.rank, ref, state) for ref in held):
                     yield _put(threads, at, (FREE, held)), logs
             elif mode == FREE:
                 for other in rank.threads:
@@ -190,7 +195,7 @@ class Model:
                     yield _put(threads, at, (OWN, held)), logs
         for rank in self._ranks.values():
             for ref, _ in rank.loose:
-                if self._ends(rank.facts.rank, ref, logs):
+                if self._ends(rank.facts.rank, ref, state):
                     for other in rank.threads:
                         if threads[other][0] == OWN:
                             yield _put(threads, other, (FREE, threads[other][1])), logs

@@ -264,3 +264,12 @@ def test_who_waits_for_the_interpreters_lock_does_so_while_it_only_looks_at_it()
     assert note(13.0, True, 0.02) == 2.0
     assert note(14.0, True, 0.2) == 0.0
     assert note(15.0, False, 0.4) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGQUIT])
+def test_a_handler_of_the_script_may_end_a_wait(number: int) -> None:
+    """A sibling, a child's end or an operator may send it."""
+    bit = 1 << (number - 1)
+    assert interrupts(bit, False) == ""
+    assert interrupts(bit, False, bit) == f"which the handler of {signal.Signals(number).name} may end"
+    assert interrupts(0, False, bit) == ""  # the kernel knows of none

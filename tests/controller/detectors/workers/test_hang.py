@@ -92,6 +92,15 @@ def test_one_that_is_stopped_while_its_peers_go_on_is_left_alone() -> None:
     assert found(ranks) == []
 
 
+def test_one_that_is_stopped_while_a_peer_waits_for_something_else_is_left_alone() -> None:
+    """A rank stops its sibling, sleeps itself, and lets it go on."""
+    ranks = table(idle=9.0)
+    late(ranks, 3, stopped=True, progress_age=9.0, tick_age=9.0, standing=stopped_alone(9.0))
+    assert found(ranks) == [("worker-stopped", "rank3")]
+    late(ranks, 5, progress_age=9.0, tick_age=0.05, standing=outside(9.0))
+    assert found(ranks) == []
+
+
 @pytest.mark.parametrize("state", [ThreadState.RUNS, ThreadState.OUTSIDE, ThreadState.UNKNOWN, ThreadState.HELD])
 def test_a_long_call_that_holds_the_gil_while_any_thread_may_go_on_is_honest(state: ThreadState) -> None:
     """`list.sort`, a driver that waits for its device's bytes, a pool of C++ threads that computes."""

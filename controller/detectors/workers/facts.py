@@ -1,7 +1,8 @@
 """What is known of each rank's threads and operations, from the table of ranks, for the judge of dead ranks. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,8 +46,9 @@ class Groups:
         return self.known[key]
 
 
-def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray) -> list[RankFacts]:
+def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray, known_s: float = math.inf) -> list[RankFacts]:
     """`running`: ranks that are expected to run. `silent`: those whose interpreter has not run although it is watched.
+    `known_s`: seconds since a rank ended; what was seen before that may have been changed by it.
 
     Ranks that make progress are left out: nothing is known of their threads, so they are free.
     """
@@ -69,7 +71,9 @@ def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray) -> list[
         found.append(
             RankFacts(
                 rank,
-                threads=standing.threads,
+                threads=tuple(
+                    replace(one, seconds=known_s) if one.seconds > known_s else one for one in standing.threads
+                ),
                 operations=tuple(one for one in operations if one is not None),
                 begun={group: count.begun for group, count in named},
                 by_others=frozenset(group for group, count in named if count.by_others),

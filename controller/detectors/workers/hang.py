@@ -52,6 +52,8 @@ class HangDetector:
         self._last: Pause | None = None
         self._last_at = -math.inf
         self._judged_at = -math.inf
+        self._running = b""  # which ranks ran at the last look
+        self._ended_at = -math.inf  # mono, when one of them was seen to run no more
 
     def observe(
         self, ranks: RankTable, generation: int, steps: list[float], now: Instant, stacks: Sequence[Stack] = ()
@@ -65,6 +67,9 @@ class HangDetector:
         if now.mono - self._last_at > 5.0:
             self._last = None
         alive = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
+        if alive.tobytes() != self._running:
+            self._ended_at = now.mono if self._running else -math.inf
+            self._running = alive.tobytes()
         if not alive.any():
             return []
         # Judge by what was reported when it was: silence since then is the node's, and another detector's.
@@ -191,7 +196,9 @@ class HangDetector:
         silent = self._silent(ranks)
         if silent[running].all() and running.sum() > 1:
             silent[:] = False  # all at once is a starved host: no lock is held for certain
-        proof = judge(facts_of(ranks, running, silent), longest_s=self.options.pause_limit)
+        # The end of a rank lets others go on, with an error: what was seen of them before shows nothing any more.
+        facts = facts_of(ranks, running, silent, now.mono - self._ended_at)
+        proof = judge(facts, longest_s=self.options.pause_limit)
         if proof is None:
             return []
         idle = max((float(still[rank]) for rank in (*proof.reasons, *proof.dead) if running[rank]), default=0.0)

@@ -307,6 +307,16 @@ def test_a_rank_that_left_is_the_reason_once_no_other_moves() -> None:
     assert HangDetector(OPTIONS).observe(moving(ranks, 2), 1, STEPS, at(50.05)) == []
 
 
+def test_what_was_seen_before_a_rank_left_proves_nothing() -> None:
+    """Its peer catches the error of the closed connection, and trains on: it is looked at anew."""
+    ranks, detector = frozen(3.0, dead=False), HangDetector(OPTIONS)
+    assert detector.observe(ranks, 1, STEPS, at(50.0)) == []
+    ranks.mark(5, RankState.DONE)
+    assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
+    assert detector.observe(ranks, 1, STEPS, at(50.5)) == []
+    assert len(detector.observe(ranks, 1, STEPS, at(50.7))) == 1
+
+
 def test_a_dead_rank_is_ended_although_another_computes() -> None:
     (finding,) = HangDetector(OPTIONS).observe(moving(frozen(3.0), 2), 1, STEPS, at(50.05))
     assert finding.subject == "rank5"

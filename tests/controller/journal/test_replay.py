@@ -203,11 +203,11 @@ def test_options_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_recordings_of_earlier_versions_lead_to_the_same_decisions() -> None:
-    """All but the one from before agents measured what workers do: its verdicts changed (test_changes.py)."""
+    """But for verdicts on hangs from before agents reported what threads do: these have no proof (test_changes.py)."""
     paths = sorted(RECORDINGS.glob("*.jsonl.gz"))
     assert len(paths) >= 4
     for path in paths:
-        if path.name != "before_evidence.jsonl.gz":
+        if path.name not in ("before_evidence.jsonl.gz", "hangs_and_an_eviction.jsonl.gz"):
             found = replay(path)
             assert (path.name, found.difference, found.changed) == (path.name, None, [])
             assert found.events > 1000

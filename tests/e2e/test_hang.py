@@ -182,7 +182,7 @@ def test_evaluations_in_one_process_are_not_ended_and_are_no_stragglers(cluster:
 def test_an_idle_pause_is_ended_at_its_limit_which_doubles_and_the_job_is_not_failed(cluster: LocalCluster) -> None:
     """Neither restart counts towards the only one that the job may have."""
     known = len(acted_on(cluster.client.incidents()))
-    submit(cluster, str(SCRIPT), ["lock"], 1, False, 1, limits={"idle_limit": 3.0})
+    submit(cluster, str(SCRIPT), ["pipe"], 1, False, 1, limits={"idle_limit": 3.0})
     places = set()
     for times in range(2):
         found = newest(cluster, known + times)

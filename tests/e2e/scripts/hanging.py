@@ -1,7 +1,7 @@
 """A script without instrumentation, in which rank 1 hangs at step 8 in the way given by the argument."""
 
+import os
 import sys
-import threading
 import time
 
 import torch
@@ -21,10 +21,9 @@ for step in range(1000):
             case "loop":
                 while True:
                     pass
-            case "lock":
-                lock = threading.Lock()
-                lock.acquire()
-                lock.acquire()
+            case "pipe":
+                read, _write = os.pipe()
+                os.read(read, 1)
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     groups = [first, second]

@@ -20,6 +20,7 @@ from holdfast.wire import limits as wire_bounds
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.limits import admitted
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 from tests.controller.support.virtual import Virtual, training
 
 DOUBLE = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1.0, 1e9, 1e10])
@@ -45,8 +46,16 @@ ACTIVITY = st.builds(
     t.Activity, watched=FLOAT, quiet=FLOAT, state=TEXT, cpu=FLOAT, waits_for=TEXT, ends_in=FLOAT,
     has_gpu=st.booleans(), gpu=st.sampled_from(t.GpuUse), events_pending=U64, behind=TEXT,
 )  # fmt: skip
+THREADS = st.builds(
+    ThreadSight, tid=U32, state=st.sampled_from(ThreadState), seconds=FLOAT, ends_in=FLOAT, words=TEXT, count=U32
+)
+STALL = st.builds(
+    StallFacts, threads=st.lists(THREADS, max_size=3).map(tuple), operations=st.just(()), is_complete=st.booleans(),
+    holder=TEXT,
+)  # fmt: skip
 WORKER = st.builds(
-    t.WorkerSample, rank=U32, generation=GENERATION, pid=U32, step=S64, phase=st.sampled_from(t.Phase),
+    t.WorkerSample, standing=st.none() | STALL, left=st.booleans(),
+    rank=U32, generation=GENERATION, pid=U32, step=S64, phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FLOAT, progress_age=FLOAT, tick_age=FLOAT, stopped=st.booleans(), loss=DOUBLE,
     tokens=U64, median_step=FLOAT, coordinate=TRIPLE, sizes=TRIPLE, meters=st.none() | METERS, still_age=FLOAT,
     pending=st.none() | STANDING, activity=st.none() | ACTIVITY,

@@ -235,7 +235,8 @@ class HangDetector:
             signature=f"hang:{proof.cause}" if is_jobs else "hang",
             evidence={
                 "life": Liveness.DEAD.value, "reason": proof.cause.value,
-                "suspects": list(proof.reasons or proof.dead[:64]), "dead": list(proof.dead[:64]), "proof": list(proof.lines), "idle_s": idle,
+                "suspects": list(proof.reasons or proof.dead[:64]), "dead": list(proof.dead[:64]),
+                "proof": list(proof.lines), "idle_s": idle,
                 **({"step": int(ranks.step[rank])} | _measured(ranks.activity[rank]) if rank >= 0 else {}),
             },
         )  # fmt: skip

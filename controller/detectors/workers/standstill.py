@@ -30,10 +30,15 @@ class Standstill:
         spins = _spinning(ranks)
         late = tuple(rank for rank, _ in behind(ranks, spins))
         key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()), int(ranks.at_gpu.sum()),
-               spins.tobytes(), late)  # fmt: skip
+               spins.tobytes(), late, _known_operations(ranks))  # fmt: skip
         if key != self._key:
             self._key, self._verdict = key, judge(states(ranks, is_alive))
         return self._verdict
+
+
+def _known_operations(ranks: RankTable) -> int:
+    """How many are open: torch's record of them may come later than the standstill."""
+    return sum(len(one.operations) for one in ranks.standing if one is not None)
 
 
 def states(ranks: RankTable, is_alive: np.ndarray) -> list[WaitState]:

@@ -206,6 +206,19 @@ def test_a_place_is_no_operation_and_needs_no_rank(operation: str, rank: int) ->
     assert (detector.pause.life, detector.pause.ranks) == (Liveness.IDLE, (rank,))
 
 
+def test_operations_that_are_known_later_than_the_standstill_name_the_rank() -> None:
+    ranks, detector = frozen(9.0, dead=False), HangDetector(OPTIONS)
+    known = ranks.standing[:]
+    for rank in range(8):
+        ranks.standing[rank] = outside(9.0)
+    assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
+    assert detector.pause is not None
+    assert detector.pause.ranks == tuple(range(8))
+    ranks.standing[:] = known
+    assert detector.observe(ranks, 1, STEPS, at(50.1)) == []
+    assert detector.pause.ranks == (5,)
+
+
 def test_two_places_are_no_cycle() -> None:
     """A compiler waits for its child in the forward pass of one rank, and the others are in their backward pass."""
     ranks = frozen(3.0, dead=False)

@@ -63,7 +63,7 @@ def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray, known_s:
     found = [_gone(ranks, rank, own.get(rank, ())) for rank in map(int, np.flatnonzero(gone))]
     for rank in map(int, np.flatnonzero(running & ~ranks.left)):
         standing, pending = ranks.standing[rank], ranks.pending[rank]
-        if standing is None or not standing.threads or ranks.phase[rank] == _ENDING:
+        if standing is None or ranks.phase[rank] == _ENDING:
             continue  # what is torn down may hold any lock until its process ends
         mine = own.get(rank, [])
         named, counts = _named(pending, mine), pending.groups if pending is not None else ()

@@ -61,7 +61,7 @@ def _state(
     lines: dict[tuple[int, ...], tuple[int, ...]],
 ) -> WaitState:
     named = ranks.operation[rank]
-    waits = _waits_in(facts)
+    waits = _waits_in(facts, int(ranks.pid[rank]))
     if waits is not None:
         standing = ranks.pending[rank]
         return WaitState(
@@ -84,9 +84,9 @@ def _state(
     )
 
 
-def _waits_in(facts: RankFacts) -> OpenAt | None:
+def _waits_in(facts: RankFacts, pid: int) -> OpenAt | None:
     """The operation in which the main thread waits, of several the last; or one that no thread is seen to wait for."""
-    main = facts.threads[0].tid if facts.threads else 0
+    main = facts.threads[0].tid if facts.threads else pid  # the windows of threads begin anew after each dump of stacks
     mine = [one for one in facts.operations if one.thread == main] or [
         one for one in facts.operations if not one.thread
     ]

@@ -8,7 +8,6 @@ from holdfast.controller.simulation.hosts import SimulatedHost
 from holdfast.controller.simulation.state import SimulationState
 from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 from holdfast.wire import types as t
-from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 
 _ALL_TALK = 32
 """Nodes of a job up to which all say how their workers look."""
@@ -88,14 +87,8 @@ def _hung(sample: t.WorkerSample, victim: int, idle: float) -> t.WorkerSample:
         operation="" if is_victim else "dp:all_reduce", operation_age=idle, progress_age=idle,
         tick_age=idle if is_victim else 0.05,
         activity=t.Activity(watched=idle, quiet=idle, state="S", waits_for="a lock"),
-        standing=_in_a_lock(sample.pid, idle) if is_victim else None,
+        standing=pauses.in_a_lock(sample.pid, idle) if is_victim else None,
     )  # fmt: skip
-
-
-def _in_a_lock(pid: int, idle: float) -> StallFacts:
-    """All threads wait for a lock of their own process, one of them with the interpreter's."""
-    main = ThreadSight(pid, ThreadState.OWN, idle, words="a lock")
-    return StallFacts((main, ThreadSight(0, ThreadState.OWN, idle, words="a lock", count=8)))
 
 
 def check_results(host: SimulatedHost, checks: Sequence[str]) -> str:

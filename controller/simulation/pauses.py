@@ -12,6 +12,7 @@ from typing import NamedTuple
 from holdfast.controller.state.incidents import Incident
 from holdfast.controller.state.model import Options
 from holdfast.wire import types as t
+from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
 
 
 class PauseKind(StrEnum):
@@ -131,10 +132,17 @@ def sample(pause: SimulatedPause, sample: t.WorkerSample, now: float, is_seen: b
         still_age=idle,
         tick_age=idle if is_silent else 0.05,
         activity=_activity(pause.work if holds_up and is_seen else None, idle),
+        standing=in_a_lock(sample.pid, idle) if holds_up and not is_seen else None,
     )
     if pause.is_start:
         return sample._replace(step=-1, median_step=math.nan, phase=t.Phase.SETUP)
     return sample
+
+
+def in_a_lock(pid: int, idle: float) -> StallFacts:
+    """All threads wait for a lock of their own process, one of them with the interpreter's."""
+    main = ThreadSight(pid, ThreadState.OWN, idle, words="a lock")
+    return StallFacts((main, ThreadSight(0, ThreadState.OWN, idle, words="a lock", count=8)))
 
 
 def _activity(work: Work | None, idle: float) -> t.Activity:

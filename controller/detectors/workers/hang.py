@@ -75,10 +75,17 @@ class HangDetector:
         # Judge by what was reported when it was: silence since then is the node's, and another detector's.
         fresh = alive & (now.mono - ranks.seen_at < 1.0 + 2 * ranks.period)
         times = self._of(steps)
+        if not fresh.any():
+            return []
+        still, lag = _stillness(ranks), float(ranks.lag[fresh].max())
         found = self._stopped(ranks, fresh, times, now)
+        # A rank that can never go on is ended although others still compute: they would wait for it later.
+        if not found and float(np.nanmax(still[fresh], initial=0.0)) > self._limit(times) + lag:
+            found = self._dead(ranks, fresh, still, times, now, is_only=alive.sum() == 1)
         if found or not fresh[alive].all():
             return found
-        return self._standing(ranks, alive, times, now, stacks)
+        self._look_at_pause(ranks, alive, still, times, now, stacks)
+        return []
 
     def pending_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
         """Since when no rank moves (monotonic), once that is longer than usual: time to look at their stacks."""
@@ -160,19 +167,19 @@ class HangDetector:
 
     # --- a job that stands still -------------------------------------------------------------------------------
 
-    def _standing(
-        self, ranks: RankTable, running: np.ndarray, times: StepTimes, now: Instant, stacks: Sequence[Stack]
-    ) -> list[Finding]:
-        still = _stillness(ranks)
+    def _look_at_pause(
+        self,
+        ranks: RankTable,
+        running: np.ndarray,
+        still: np.ndarray,
+        times: StepTimes,
+        now: Instant,
+        stacks: Sequence[Stack],
+    ) -> None:
         lag = float(ranks.lag[running].max())
-        # A rank that can never go on is ended although others still compute: they would wait for it later.
-        if float(np.nanmax(still[running], initial=0.0)) > self._limit(times) + lag and (
-            found := self._dead(ranks, running, still, times, now)
-        ):
-            return found
         worst = float(still[running].min())
         if not worst > _unusual(times) + lag or ranks.left[running].any():
-            return []  # of a program that replaced itself no steps are seen: none are missed
+            return  # of a program that replaced itself no steps are seen: none are missed
         silent = self._silent(ranks)
         is_alive = ~ranks.stopped & ~(silent & (ranks.quiet >= STILL))
         verdict = self._standstill.judge(ranks, is_alive, float((ranks.seen_at - still)[running].max()))
@@ -182,26 +189,26 @@ class HangDetector:
         last = self._last
         if last is not None and last.verdict is verdict and now.mono - self._last_at < ranks.world * _LOOK_S:
             self.pause = dataclasses.replace(last, still=worst)
-            return []
+            return
         self.pause = self._last = self._paused(verdict, ranks, running, silent, worst)
         self._last_at = now.mono
-        return []
 
     def _dead(
-        self, ranks: RankTable, running: np.ndarray, still: np.ndarray, times: StepTimes, now: Instant
+        self, ranks: RankTable, fresh: np.ndarray, still: np.ndarray, times: StepTimes, now: Instant, is_only: bool
     ) -> list[Finding]:
+        """`fresh`: ranks that report. The others may do anything. `is_only`: the job has one rank."""
         if ranks.world > _LARGE and now.mono - self._judged_at < ranks.world * _LOOK_S:
             return []
         self._judged_at = now.mono
         silent = self._silent(ranks)
-        if silent[running].all() and running.sum() > 1:
+        if silent[fresh].all() and not is_only:
             silent[:] = False  # all at once is a starved host: no lock is held for certain
         # The end of a rank lets others go on, with an error: what was seen of them before shows nothing any more.
-        facts = facts_of(ranks, running, silent, now.mono - self._ended_at)
+        facts = facts_of(ranks, fresh, silent, now.mono - self._ended_at)
         proof = judge(facts, longest_s=self.options.pause_limit)
         if proof is None:
             return []
-        idle = max((float(still[rank]) for rank in (*proof.reasons, *proof.dead) if running[rank]), default=0.0)
+        idle = max((float(still[rank]) for rank in (*proof.reasons, *proof.dead) if fresh[rank]), default=0.0)
         if not idle > self._limit(times):
             return []
         return [self._finding(proof, rank, idle, ranks, now) for rank in (proof.reasons or (-1,))]

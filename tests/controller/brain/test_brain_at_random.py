@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.controller.state.model import JobStatus
+from holdfast.controller.state.model import JobStatus, Options
 from tests.controller.support.virtual import Virtual
 
 pytestmark = pytest.mark.aside
@@ -30,7 +30,8 @@ def test_whatever_else_happens_training_goes_on_or_an_alert_is_sent(faults: list
 
 def trains_or_reports(faults: list[tuple[str, int, float]]) -> None:
     """Any order of faults at any moment: no two generations at once, and at the end it trains or has said why not."""
-    v = Virtual(nodes=3)
+    # Several workers that are stopped at once are left to whom stopped them, up to the pause limit.
+    v = Virtual(nodes=3, options=Options(pause_limit=10.0))
     v.submit(nnodes=2)
     v.run(1.0)
     for kind, rank, wait in faults:

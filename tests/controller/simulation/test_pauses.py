@@ -75,8 +75,8 @@ def test_a_controller_that_sees_no_progress_in_it_is_seen_to_end_it(kind: PauseK
     seed = next(n for n in range(20) if not drawn(kind, n).is_everybody and drawn(kind, n).until > 20.0)
     world, pause = paused(kind, seed, amid=blind)
     assert world.wronged
-    assert "holds the interpreter lock" in world.wronged[0]
-    assert world.wronged[0].startswith(f"{pause.kind} pause: rank {pause.rank} ")
+    assert world.wronged[0].startswith(f"{pause.kind} pause: no progress for ")
+    assert f" rank {pause.rank}: a C call holds the interpreter's lock" in world.wronged[0]
 
 
 def restart(world: World) -> None:

@@ -178,7 +178,7 @@ class CloseLook:
             self._host.has_rdma,
             self._threads.waits.asks_host,
         )
-        return moved if turns is None else around.attempts(now, wait, *turns) | moved
+        return moved if turns is None else around.attempts(now, wait, *turns, self._host.wake_s) | moved
 
     def _said_of_ends(self) -> str:
         ends = self._surroundings.ends

@@ -2,7 +2,10 @@
 
 import math
 import os
+import time
+from collections import deque
 from collections.abc import Callable
+from statistics import median
 
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import Descendants
@@ -10,6 +13,8 @@ from holdfast.agent.processes.proc_files import parse_stat, read
 
 SOCKETS_FRESH_S = 0.09
 _DEBUGGER = b"debugpy"
+_WAKES = 9
+"""Sleeps of ours of which the median says what a wake costs now."""
 
 
 class HostLook:
@@ -27,6 +32,7 @@ class HostLook:
         self.is_one = False
         """Whether the host has one worker only: what the host moves is that one's."""
         self.descendants = Descendants(proc)
+        self._wakes: deque[float] = deque(maxlen=_WAKES)
         self._dump = dump
         self._sockets = sockets.Sockets()
         self._sockets_at = -math.inf
@@ -34,6 +40,17 @@ class HostLook:
 
     def begin(self, now: float) -> None:
         self.descendants.look(now)
+
+    def sleep(self, seconds: float) -> None:
+        """What waking up from it takes is a measure for the workers' attempts."""
+        before = time.thread_time()
+        time.sleep(seconds)
+        self._wakes.append(time.thread_time() - before)
+
+    @property
+    def wake_s(self) -> float:
+        """Processor time that a wake from a sleep takes on this host, seconds; 0: not known."""
+        return median(self._wakes) if self._wakes else 0.0
 
     def sockets(self, now: float) -> sockets.Sockets:
         if now - self._sockets_at > SOCKETS_FRESH_S:

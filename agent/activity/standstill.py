@@ -178,6 +178,8 @@ class ActivityWatch:
         )
 
     def _is_blind(self, now: float, seen: Sighting) -> bool:
+        if self.is_over(now) and now - self._expected >= _BLIND_S:
+            return True
         if seen.looks >= 2 and now - seen.at < _STALE_S:
             return False
         return now - self.due_since >= _BLIND_S
@@ -187,6 +189,8 @@ class ActivityWatch:
             return 0.0  # what its children and sockets do is not known yet
         if seen.at < self._blind_from and now - self._blind_from < _BLIND_S:
             return 0.0
+        if 0.0 <= now - self._expected < _BLIND_S:
+            return 0.0  # its long wait has ended, and what came after it was not looked at yet
         if seen.moves and now - seen.at < max(_HOLDS, _HOLDS * self._gap):
             return 0.0  # until the next close look nothing else is known
         moves = (self._moves, self._moves_inside, self.counts.moves)

@@ -74,8 +74,8 @@ class Surroundings:
             found |= self._flows[2].add(now, rdma_bytes(self._sysfs))
         return found
 
-    def attempts(self, now: float, wait: ThreadWait, ran_ns: int, slices: int) -> bool:
+    def attempts(self, now: float, wait: ThreadWait, ran_ns: int, slices: int, wake_s: float = 0.0) -> bool:
         """Whether it makes attempts at something, between waits that end by themselves: a sleep, or a wait for
         descriptors or a lock with a deadline."""
         is_timed = wait.words == TIMER or not math.isnan(wait.until)
-        return self._attempts.look(now, is_timed, ran_ns, slices)
+        return self._attempts.look(now, is_timed, ran_ns, slices, wait.until, wake_s)

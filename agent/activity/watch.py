@@ -183,7 +183,7 @@ class Activities:
         self._host.begin(began)
         first = [watch for watch in watches if watch.seen is None]
         if self._look_at(lane, watches, cost, share) and first:
-            time.sleep(_TWICE)
+            self._host.sleep(_TWICE)
             self._host.begin(self._clock())
             self._look_at(lane, first, cost, share)
         self._not_before = began + (time.thread_time() - cost) / share

@@ -69,7 +69,8 @@ class ChildWaits:
         if ran is None:
             return wait.until, False
         attempts = self._attempts.setdefault(pid, Attempts())
-        return wait.until, attempts.look(now, wait.words == TIMER or not math.isnan(wait.until), *ran)
+        is_timed = wait.words == TIMER or not math.isnan(wait.until)
+        return wait.until, attempts.look(now, is_timed, *ran, wait.until, self._host.wake_s)
 
 
 def _family(wanted: list[int], there: Mapping[int, Stat]) -> list[int]:

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.agent.activity.threads.attempts import Attempts
 from holdfast.agent.activity.threads.child_waits import awaited
@@ -38,6 +40,30 @@ def test_what_is_none(last: tuple[float, bool, int, int], why: str) -> None:
 def test_a_loop_that_polls_is_none_however_much_it_runs() -> None:
     looks = [(turn * 0.1, True, turn * 5 * MS, turn * 10) for turn in range(20)]
     assert not any(story(*looks))
+
+
+def backoff(*waits: float) -> list[bool]:
+    """One look in the middle of each wait, in between nothing is done."""
+    begins = [sum(waits[:turn]) for turn in range(len(waits))]
+    attempts = Attempts()
+    return [
+        attempts.look(at + 0.5 * long, True, turn * 10 * US, turn, at + long)
+        for turn, (at, long) in enumerate(zip(begins, waits, strict=True))
+    ]
+
+
+def test_waits_that_grow_are_a_backoff_whatever_lies_between_them() -> None:
+    assert backoff(2.0, 4.0, 8.0, 16.0, 32.0) == [False, False, False, True, True]
+    assert not any(backoff(8.0, 8.0, 8.0))
+    assert not any(backoff(0.5, 1.0, 2.0, 4.0, 5.0))
+
+
+@given(st.floats(0.5, 60.0), st.lists(st.floats(0.0, 0.99), min_size=2, max_size=8))
+def test_waits_of_one_length_are_none_however_late_each_is_seen(long: float, late: list[float]) -> None:
+    attempts = Attempts()
+    for turn, seen in enumerate(late):
+        at = turn * long
+        assert not attempts.look(at + min(seen, 0.9 * long), True, turn * 10 * US, turn, at + long)
 
 
 def test_which_children_are_waited_for() -> None:

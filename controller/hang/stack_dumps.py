@@ -93,10 +93,11 @@ class StackDumps:
     def is_complete(self) -> bool:
         return self._round is not None and not self._round.waiting
 
-    def of_standstill(self, generation: int) -> list[Stack]:
-        """Those of the last standstill, once all have answered."""
+    def of_standstill(self, generation: int, since: float = -math.inf) -> list[Stack]:
+        """Those of the last standstill, once all have answered. `since`: when it began, monotonic seconds: earlier ones
+        are of another."""
         held = self._round
-        is_of_it = held is not None and held.generation == generation and self._since <= held.at.mono
+        is_of_it = held is not None and held.generation == generation and max(self._since, since) <= held.at.mono
         return held.stacks if held is not None and is_of_it and not held.waiting else []
 
     def tree(self, generation: int | None = None) -> Json | None:

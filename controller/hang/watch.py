@@ -74,7 +74,7 @@ class HangWatch:
         actions = [] if since is None else self.connectivity.ask_once(since, now)
         if self.connectivity.is_open(now):
             return actions  # a node that is cut off explains it better than the wait-for graph
-        stacks = self.stacks.of_standstill(job.generation)
+        stacks = [] if since is None else self.stacks.of_standstill(job.generation, since)
         found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)
         if found:
             # Stacks are gone once the workers are.

@@ -93,6 +93,30 @@ def test_a_pause_that_was_ended_leaves_the_restarts_for_faults() -> None:
     assert job.state is JobStatus.FAILED
 
 
+def answer(v: Virtual, answered: int, frames: list[str]) -> int:
+    """All stacks that were asked for after the first `answered` requests are these. Returns how many there are."""
+    dumps = [send for send in v.sent if isinstance(send.command.order, DumpStacks)]
+    for send in dumps[answered:]:
+        first = 0 if send.node == "node0" else 4
+        data = {"stacks": json.dumps([{"ranks": f"{first}-{first + 3}", "thread": "main", "frames": frames}])}
+        v.feed(ResultSeen(send.node, CommandResult(send.command.id, True, data=data | {"states": "{}"})))
+    return len(dumps)
+
+
+def test_a_pause_is_at_its_own_place_and_not_where_the_one_before_was() -> None:
+    v, answered, places = paused(Options(), busy=True), 0, []
+    for place in ("train.py:8 save", "train.py:9 evaluate"):
+        for _ in range(20):
+            v.run(0.25)
+            answered = answer(v, answered, [place])
+        places.append(v.brain.jobs.newest.hangs.pauses.place)
+        for worker in v.all_workers():
+            worker.sleeping_at = math.inf
+        v.run(5.0)
+        v.worker(5).sleeping_at = v.now
+    assert places == ["train.py:8 save", "train.py:9 evaluate"]
+
+
 def test_stacks_that_are_read_in_another_way_are_no_movement() -> None:
     """The first stacks of a stall come by signal, later ones by py-spy, which may word the same place differently."""
     v = paused(dataclasses.replace(Options(), idle_limit=20.0), busy=False)
@@ -101,14 +125,8 @@ def test_stacks_that_are_read_in_another_way_are_no_movement() -> None:
         v.run(1.0)
         if second < 3:
             continue  # a slow agent: the pause is seen before its answer comes
-        dumps = [send for send in v.sent if isinstance(send.command.order, DumpStacks)]
-        for send in dumps[answered:]:
-            way = "by signal" if answered < len(v.agents) else "by py-spy"
-            first = 0 if send.node == "node0" else 4
-            stacks = [{"ranks": f"{first}-{first + 3}", "thread": "main", "frames": ["train.py:8 main", way]}]
-            data = {"stacks": json.dumps(stacks), "states": "{}"}
-            v.feed(ResultSeen(send.node, CommandResult(send.command.id, True, data=data)))
-        answered = len(dumps)
+        way = "by signal" if answered < len(v.agents) else "by py-spy"
+        answered = answer(v, answered, ["train.py:8 main", way])
     assert answered > len(v.agents)
     assert v.brain.jobs.newest.c.job is not None
     assert v.brain.jobs.newest.c.job.restarts == 1

@@ -8,7 +8,7 @@ ATTEMPT_S, ATTEMPT_CPU_S, ATTEMPT_WAKES = 0.4, 120e-6, 5.0
 many wakes from a sleep. Those take 25 us on a busy machine and up to 180 on an idle one, whose caches and clocks are
 cold; looking for a file takes twice as much, `Event.wait` three times, a connection that is refused eight to nine."""
 LONG_S, GROWS = 3.0, 1.5
-"""A wait that is longer than the first, and a longer one by the second factor after it: a backoff, whatever lies between
+"""A wait longer than the first, and one longer than it by the second factor after it: a backoff, whatever lies between
 them. Both are seen up to a second late, which makes waits of equal length differ by less."""
 
 

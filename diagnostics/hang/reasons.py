@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 from holdfast.diagnostics.hang.can_move import CanMove, Wait
 from holdfast.diagnostics.hang.group import Group
@@ -122,11 +123,14 @@ def _behind(closed: CanMove, key: tuple[Group, int]) -> set[int]:
 
 
 def _order(cycle: Sequence[Node]) -> End:
-    """The smaller side, with all ranks that are in its operation; where sides are equal, the job."""
+    """The side of which the smaller share of its group is there, with all ranks in its operation; of equal sides,
+    the job."""
     sides = sorted((node for node in cycle if isinstance(node, SharedOperation)), key=lambda one: min(one.inside))
     inside = [sorted({rank for rank, _ in side.inside}) for side in sides]
-    fewest = min(len(one) for one in inside)
-    smaller = [one for one in inside if len(one) == fewest]
+    shares = [
+        Fraction(len(held), len(set(side.operation.group.members))) for side, held in zip(sides, inside, strict=True)
+    ]
+    smaller = [held for share, held in zip(shares, inside, strict=True) if share == min(shares)]
     is_one = len(smaller) == 1 and len(sides) > 1
     said = [f"{title(side)} ({named(held)})" for side, held in zip(sides, inside, strict=True)]
     more = f" and {len(said) - _MOST_NAMED} more" if len(said) > _MOST_NAMED else ""

@@ -222,6 +222,16 @@ def test_groups_in_different_orders_are_a_cycle_of_which_the_smaller_side_is_the
     assert dead(*job[:3], rank(2, begun=both, threads=(thread(ThreadState.RUNS),))) == ()
 
 
+def test_the_one_that_makes_a_group_alone_is_the_reason_where_each_peer_waits_for_a_single_rank() -> None:
+    here, there = channel(0, 1), channel(1, 2)
+    proof = proof_of(
+        rank(0, inside(here, 39, "send"), begun={there: 0}),
+        rank(1, inside(WORLD, 0, "new_group"), begun={here: 39, there: 39}),
+        rank(2, inside(there, 39, "recv"), begun={here: 0}),
+    )
+    assert (proof.cause, proof.reasons) == (Cause.ORDER, (1,))
+
+
 @pytest.mark.parametrize(
     ("odd", "said"),
     [

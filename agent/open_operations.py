@@ -41,13 +41,6 @@ def counts_in_part(slots: Sequence[int]) -> None:
             live.groups.count_in_part(slot)
 
 
-def others_begin(group: int) -> None:
-    """A thread that is not the main one begins operations of this group where `begin` is not called."""
-    live = probe._live
-    if live is not None and group:
-        live.groups.by_other(group)
-
-
 def begin(kind: int, group: int, size: int = 0, number: int = -1) -> int:
     """An operation of this kind (see OPERATION_KINDS) begins in a group: its sequence number, which is how many were
     counted here before where `number` is not given. `size`: as operation_size packs it, where it is the same at all.
@@ -59,9 +52,7 @@ def begin(kind: int, group: int, size: int = 0, number: int = -1) -> int:
     if number < 0:
         number = counted
     words = live.words
-    if _get_ident() != live.main:
-        live.groups.by_other(group)
-    elif live.operation[0]:
+    if live.operation[0] and _get_ident() == live.main:
         words[_WORD_BEGUN] = _begun_word(live.numbered, group, kind, number)
     words[_WORD_MOVED] = _monotonic_ns()
     return number

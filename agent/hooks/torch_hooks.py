@@ -347,7 +347,6 @@ def _ddp_backward(slot: int, gradient: object) -> None:
         probe.operation(torch_spans.BACKWARD)
     elif _is_of_engine(thread):
         probe.place(torch_spans.BACKWARD)
-        open_operations.others_begin(slot)
     if _times is not None:
         _times.backward(slot)
 

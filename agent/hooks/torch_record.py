@@ -7,7 +7,6 @@ there are after some minutes of training, are a text of 1 MB, for which torch ne
 
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -46,8 +45,7 @@ _SIDES = {
     "reduce_scatter": "input",
 }
 """By kind, which tensors are together of the same size on all ranks: as `sizes` has it."""
-_THREAD = re.compile(r'"process_group":\["((?:[^"\\]|\\.)*)".*?"thread_id":"(\d+)"', re.DOTALL)
-_UNRETIRED, _THREADS = '"retired":false', '"thread_id":"'
+_UNRETIRED = '"retired":false'
 _FIRST, _LAST = '{"collective_seq_id":', '"timeout_ms":'
 """Keys of an entry are in order. What is a name in it has its quotation marks escaped."""
 
@@ -62,7 +60,6 @@ class Recorder:
         self._under_way: list[tuple[int, int, int, int]] = []
         self._is_whole = False
         self._newest: dict[int, int] = {}  # by slot: the newest collective that was recorded
-        self._others: set[tuple[str, str]] = set()
         self._cpu = (0, 0)
         self._runs = False
 
@@ -146,7 +143,6 @@ class Recorder:
             live.words[layout.WORD_TICK] = now = time.monotonic_ns()
             self._took = now - began
         slots = {name: known.slot for name, known in groups.items()}
-        self._note_others(live, text, slots)
         self._newest = newest(text, slots)
         entries = unretired(text)
         for entry in entries:
@@ -157,15 +153,6 @@ class Recorder:
         is_known = len(self._under_way) == len(entries) and len(groups) == len(self._watch.c10d._world.pg_map)
         is_recorded = not groups or (self._dump is not None and all(known.is_gloo for known in groups.values()))
         self._is_whole = is_recorded and is_known and not is_off
-
-    def _note_others(self, live: Memory, text: str, slots: dict[str, int]) -> None:
-        """Groups in which another thread than the main one has begun something, among those that are recorded."""
-        if text.count(_THREADS) == text.count(f'{_THREADS}{self._main}"'):
-            return
-        for name, thread in set(_THREAD.findall(text)) - self._others:
-            self._others.add((name, thread))
-            if thread != str(self._main) and (slot := slots.get(name, 0)):
-                live.groups.by_other(slot)
 
 
 def dumper(torch: Any) -> Callable[[], str] | None:

@@ -76,10 +76,6 @@ class GroupTable:
         """From now on the probe does not see all of the group's operations."""
         self._map[layout.AT_COUNTED + slot] = layout.COUNTED_IN_PART
 
-    def by_other(self, slot: int) -> None:
-        """A thread other than the main one has begun an operation in the group."""
-        self._map[layout.AT_BY_OTHERS + slot] = 1
-
     def _write_sizes(self, slot: int, value: int) -> None:
         self._sizes[slot] = value
         _pack_sizes(self._map, layout.AT_GROUPS + slot * layout.GROUP_STRIDE + layout.AT_GROUP_SIZES, value)
@@ -88,7 +84,6 @@ class GroupTable:
 def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
     """The agent's side: all groups by slot, from slot 1 on, with the probe's counts."""
     found = []
-    others = buffer[layout.AT_BY_OTHERS : layout.AT_BY_OTHERS + layout.GROUPS]
     counted = buffer[layout.AT_COUNTED : layout.AT_COUNTED + layout.GROUPS]
     raw = buffer[layout.AT_GROUPS : layout.AT_GROUPS + layout.GROUPS * layout.GROUP_STRIDE]
     for at in range(layout.GROUP_STRIDE, len(raw), layout.GROUP_STRIDE):
@@ -101,5 +96,5 @@ def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
         sizes = int.from_bytes(raw[at + layout.AT_GROUP_SIZES : at + layout.GROUP_STRIDE], "little")
         slot = at // layout.GROUP_STRIDE
         is_exact = counted[slot] == layout.COUNTED_HERE
-        found.append(GroupCount(text, ident, ranks, begun, sizes, is_exact, bool(others[slot])))
+        found.append(GroupCount(text, ident, ranks, begun, sizes, is_exact))
     return found

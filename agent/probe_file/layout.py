@@ -37,7 +37,7 @@ STACKS_SUFFIX = ".stacks"
 """Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
-MAGIC = b"HFPROBE5"
+MAGIC = b"HFPROBE6"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -100,9 +100,7 @@ GROUP_STRIDE = 192
 order (0 where an older worker does not write them). Slot 0 stays empty."""
 AT_GROUP_SIZES = GROUP_STRIDE - 4
 GROUPS = 64
-AT_BY_OTHERS = AT_GROUPS + GROUPS * GROUP_STRIDE
-"""A byte for each slot: not 0 if a thread other than the main one has begun an operation in the group."""
-AT_COUNTED = AT_BY_OTHERS + GROUPS
+AT_COUNTED = AT_GROUPS + GROUPS * GROUP_STRIDE
 """A byte for each slot: one of `COUNTED_*`."""
 COUNTED_BY_TORCH, COUNTED_HERE, COUNTED_IN_PART = 0, 1, 2
 """Whose count of the group's operations is exact: torch's, the probe's, or neither."""

@@ -8,7 +8,6 @@ from enum import StrEnum
 from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
 from holdfast.diagnostics.hang.operations import (
-    Blocker,
     Lack,
     Place,
     Role,
@@ -70,8 +69,7 @@ class CanMove:
         self.under: dict[tuple[Group, int], dict[int, list[Opened]]] = {}
         """Open operations by number and rank."""
         self.shared: dict[tuple[object, ...], SharedOperation] = {}
-        self._by_main: dict[int, list[_Item]] = {}
-        self._by_any: dict[int, list[_Item]] = {}
+        self._by_rank: dict[int, list[_Item]] = {}
         self._by_thread: dict[Place, list[_Item]] = {}
         self._by_end: dict[SharedOperation, list[_Item]] = {}
         self._of_member: dict[int, list[SharedOperation]] = {}
@@ -131,10 +129,10 @@ class CanMove:
                 continue
             at = self.under[shared.key]
             for member in needed(shared.operation, shared.role, shared.inside[0][0]):
-                blocker = self._blocker(shared.operation, member, at.get(member, ()))
-                if blocker is not None:
-                    shared.blocked[member] = blocker
-                    self._listen(shared, member, blocker)
+                lack = self._lack(shared.operation, member, at.get(member, ()))
+                if lack is not None:
+                    shared.blocked[member] = lack
+                    self._listen(shared, member, lack)
         for shared in self.shared.values():
             members = shared.operation.group.members if self._by_error else ()
             for member in members:
@@ -142,7 +140,7 @@ class CanMove:
             if not shared.blocked or any(member not in self.ranks for member in members):
                 self._end(shared)
 
-    def _blocker(self, operation: OpenAt, member: int, here: Collection[Opened]) -> Blocker | None:
+    def _lack(self, operation: OpenAt, member: int, here: Collection[Opened]) -> Lack | None:
         """What keeps a needed member away. None: it has come, or may come for all that is known."""
         process = self.ranks.get(member)
         if process is None:
@@ -153,21 +151,19 @@ class CanMove:
             return None
         begun = facts.begun.get(group, 0)
         if facts.is_gone:
-            return None if begun > operation.number else Blocker(Lack.GONE)
+            return None if begun > operation.number else Lack.GONE
         if any(not differ(operation, opened.operation) for opened in here):
             return None
         if here:
-            return None if any(one.index < 0 and one.shared is None for one in here) else Blocker(Lack.OTHER)
-        if begun > operation.number:
-            return None
-        return Blocker(Lack.ISSUERS, is_main_only=begun > 0 and group not in facts.by_others)
+            return None if any(one.index < 0 and one.shared is None for one in here) else Lack.OTHER
+        return None if begun > operation.number else Lack.STILL
 
-    def _listen(self, shared: SharedOperation, member: int, blocker: Blocker) -> None:
+    def _listen(self, shared: SharedOperation, member: int, lack: Lack) -> None:
         """Note what would let the member come."""
         item = shared, member
-        if blocker.lack is Lack.ISSUERS:
-            (self._by_main if blocker.is_main_only else self._by_any).setdefault(member, []).append(item)
-        elif blocker.lack is Lack.OTHER:
+        if lack is Lack.STILL:
+            self._by_rank.setdefault(member, []).append(item)
+        elif lack is Lack.OTHER:
             for opened in self.under[shared.key][member]:
                 if opened.index >= 0:
                     self._by_thread.setdefault((member, opened.index), []).append(item)
@@ -183,10 +179,7 @@ class CanMove:
             # script of another rank may catch.
             for shared in self._of_member.pop(rank, ()):
                 self._end(shared)
-            items = self._by_any.pop(rank, []) + self._by_thread.pop((rank, index), [])
-            if index == 0:
-                items += self._by_main.pop(rank, [])
-            for item in items:
+            for item in self._by_rank.pop(rank, []) + self._by_thread.pop((rank, index), []):
                 self._come(*item)
 
     def _come(self, shared: SharedOperation, member: int) -> None:

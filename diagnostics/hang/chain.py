@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from holdfast.diagnostics.hang.can_move import CanMove, Opened, Wait
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
-from holdfast.diagnostics.hang.operations import Blocker, Lack, SharedOperation
+from holdfast.diagnostics.hang.operations import Lack, SharedOperation
 from holdfast.diagnostics.hang.proof import Fact, FactKind, Link
 from holdfast.diagnostics.hang.wait_graph import WaitGraph
 from holdfast.wire.standing import ThreadSight
@@ -75,26 +75,26 @@ class ChainBuilder:
     def _nearest(self, shared: SharedOperation) -> int:
         """The member whose absence has the shortest proof."""
 
-        def cost(item: tuple[int, Blocker]) -> tuple[int, int]:
-            member, blocker = item
-            if blocker.lack is Lack.GONE:
+        def cost(item: tuple[int, Lack]) -> tuple[int, int]:
+            member, lack = item
+            if lack is Lack.GONE:
                 return 0, member
-            if blocker.lack is Lack.OTHER:
+            if lack is Lack.OTHER:
                 return 1, member
-            threads = [0] if blocker.is_main_only else range(len(self._closed.ranks[member].threads))
+            threads = range(len(self._closed.ranks[member].threads))
             return 2 + max(self._graph.level.get((member, index), 0) for index in threads), member
 
         return min(shared.blocked.items(), key=cost)[0]
 
-    def _lack(self, operation: OpenAt, member: int, blocker: Blocker) -> tuple[str, tuple[Fact, ...]]:
+    def _lack(self, operation: OpenAt, member: int, lack: Lack) -> tuple[str, tuple[Fact, ...]]:
         """Why the member does not come, and what that rests on besides the member's own links."""
         process = self._closed.ranks[member]
         group, begun = operation.group, process.facts.begun.get(operation.group, 0)
         counted = Fact(FactKind.COUNT, member, -1, group)
-        if blocker.lack is Lack.GONE:
+        if lack is Lack.GONE:
             self._follow(member)
             return f"rank {member} is gone and has begun {begun} operations of {group.label}", (counted,)
-        if blocker.lack is Lack.OTHER:
+        if lack is Lack.OTHER:
             facts, said = [counted], ""
             for number, one in enumerate(process.operations):
                 if (one.operation.group, one.operation.number) == (group, operation.number):
@@ -102,14 +102,10 @@ class ChainBuilder:
                     facts.append(Fact(FactKind.OPERATION, member, one.operation.thread, group, operation.number))
                     said = str(one.operation)
             return f"rank {member} is in another one under that number, {said}", tuple(facts)
-        which = f"rank {member} has begun {begun} operations of {group.label}"
-        if blocker.is_main_only:
-            self._follow(member, 0)
-            why = f"{which}, only its main thread issued them, and that can't move"
-            return why, (counted, Fact(FactKind.ISSUER, member, -1, group))
         for index in range(len(process.threads)):
             self._follow(member, index)
-        return f"{which}, and none of its threads can move", (counted,)
+        why = f"rank {member} has begun {begun} operations of {group.label}, and none of its threads can move"
+        return why, (counted,)
 
 
 def _thread(index: int, sight: ThreadSight) -> str:

@@ -9,15 +9,14 @@
 2. a thread that waits for its own process, if another of its threads can move, or an operation can end that no thread
    is seen to wait for (compiled code waits in C++). Where operations may be missing from the record, the thread is
    free: it may wait in one of those. A held interpreter lock makes up for the record if none is open in it;
-3. a thread in an operation, if each needed member has come (it is in flight: the network's limit, not death), or can
-   move and may issue it; or if any thread of any member's process can move: it may end its process or the group, and
-   the operation with an error.
+3. a thread in an operation, if each needed member has come (it is in flight: the network's limit, not death); or if any
+   thread of any member's process can move: it may begin the operation, or end its process or the group, and so the
+   operation with an error.
 
 A member has come to operation n of a group if it has begun more than n there and is in no *other* operation (kind,
 size, root) under that number. It comes out of another one only if that one can be left. Counts hold only where those of
-both ranks are exact. A member that is gone never comes. In a rank whose main thread alone has issued operations of a
-group, only that thread issues the next one: the one axiom by experience, written in the proof. Where another thread
-ever did, or none has yet, any thread may: a checkpoint starts a thread for each save, and pools have several.
+both ranks are exact. A member that is gone never comes. Which thread began the earlier operations of a group says
+nothing of the next one: a checkpoint starts a thread for each save, and pools have several.
 
 A rank is dead if and only if its main thread can't move. One addition to the rule: while the interpreter lock is held,
 a wait for the own process with a deadline after the pause limit (`longest_s`) is one without, since the job would be

@@ -60,8 +60,6 @@ class RankFacts:
     operations: tuple[OpenAt, ...] = ()
     begun: Mapping[Group, int] = field(default_factory=dict)
     """Operations that it has begun in each group."""
-    by_others: frozenset[Group] = frozenset()
-    """Groups in which threads other than the main one have begun operations."""
     exact: frozenset[Group] = frozenset()
     """Groups whose count holds all operations, whichever code began them."""
     is_complete: bool = False

@@ -16,14 +16,14 @@ MOST_FACTS = 80
 
 
 def fewest(job: Iterable[RankFacts], facts: Mapping[Fact, object], rank: int, longest_s: float) -> list[RankFacts]:
-    """What is known without those facts that are not needed for this rank to be dead: those that are assumed go first.
+    """What is known without those facts that are not needed for this rank to be dead.
 
     `facts`: all that a proof rests on, as the keys. Ranks that they are not about are not known at all.
     """
     about = {fact.rank for fact in facts}
     known = [one for one in job if one.rank in about]
     known = without(known, *(fact for fact in facts_of(known) if fact not in facts))
-    for fact in sorted(facts, key=lambda one: one.kind is not FactKind.ISSUER):
+    for fact in facts:
         fewer = without(known, fact)
         if CanMove(fewer, longest_s, by_error=False).ranks[rank].is_dead:
             known = fewer
@@ -37,7 +37,6 @@ def facts_of(job: Iterable[RankFacts]) -> list[Fact]:
         found += [Fact(FactKind.THREAD, one.rank, index) for index in range(len(one.threads))]
         found += [Fact(FactKind.OPERATION, one.rank, op.thread, op.group, op.number) for op in one.operations]
         found += [Fact(FactKind.COUNT, one.rank, -1, group) for group in one.begun if group in one.exact]
-        found += [Fact(FactKind.ISSUER, one.rank, -1, group) for group in one.begun if group not in one.by_others]
         found += [Fact(FactKind.COMPLETE, one.rank)] * (one.is_complete or one.lock_held)
         found += [Fact(FactKind.GONE, one.rank)] * one.is_gone
     return found
@@ -62,8 +61,6 @@ def _without(facts: RankFacts, fact: Fact) -> RankFacts:
     if fact.kind is FactKind.GONE:
         return replace(facts, is_gone=False)
     assert fact.group is not None
-    if fact.kind is FactKind.ISSUER:
-        return replace(facts, by_others=facts.by_others | {fact.group})
     # With a row, so that `lists_all` does not stand for it.
     return replace(facts, exact=facts.exact - {fact.group}, begun={fact.group: 0, **facts.begun})
 

@@ -92,15 +92,8 @@ class Lack(StrEnum):
     GONE = "gone"
     OTHER = "other"
     """It is in another operation under the same number, and can't leave that one."""
-    ISSUERS = "issuers"
-    """No thread that may issue the operation can move."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    lack: Lack
-    is_main_only: bool = False
-    """ISSUERS: its main thread alone has issued operations of the group."""
+    STILL = "still"
+    """It has not begun the operation, and none of its threads can move."""
 
 
 Place = tuple[int, int]
@@ -115,7 +108,7 @@ class SharedOperation:
     """As one of them reports it."""
     role: Role
     inside: list[Place] = field(default_factory=list)
-    blocked: dict[int, Blocker] = field(default_factory=dict)
+    blocked: dict[int, Lack] = field(default_factory=dict)
     """Members that have not come and can't come, as far as is known. Empty: it may end."""
 
     @property

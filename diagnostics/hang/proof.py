@@ -33,8 +33,6 @@ class FactKind(StrEnum):
     """How many operations a rank has begun in a group."""
     COMPLETE = "complete"
     """A process has no operation besides those listed."""
-    ISSUER = "issuer"
-    """Only the main thread has issued operations of a group: it is taken to issue the next one, by experience."""
     GONE = "gone"
     """A rank has ended."""
 

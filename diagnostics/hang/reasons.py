@@ -50,7 +50,7 @@ def ends_of(closed: CanMove, graph: WaitGraph, longest_s: float) -> list[End]:
 def _lacking(node: Node, lack: Lack) -> list[int]:
     if not isinstance(node, SharedOperation):
         return []
-    return [member for member, blocker in node.blocked.items() if blocker.lack is lack]
+    return [member for member, why in node.blocked.items() if why is lack]
 
 
 def _is_gone(closed: CanMove, node: tuple[int, int]) -> bool:

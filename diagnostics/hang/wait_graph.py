@@ -46,11 +46,11 @@ class WaitGraph:
         ranks = self._closed.ranks
         found: list[Node] = []
         if isinstance(node, SharedOperation):
-            for member, blocker in node.blocked.items():
-                if blocker.lack is Lack.ISSUERS:
+            for member, lack in node.blocked.items():
+                if lack is Lack.STILL:
                     waits = ranks[member].waits
                     alive = [index for index, wait in enumerate(waits) if wait is not Wait.GONE]
-                    found += [(member, index) for index in ([0] if blocker.is_main_only or not alive else alive)]
+                    found += [(member, index) for index in alive or [0]]
             return found
         rank, index = node
         process = ranks[rank]
@@ -63,7 +63,7 @@ class WaitGraph:
 
     def _is_end(self, node: Node) -> bool:
         if isinstance(node, SharedOperation):
-            return any(blocker.lack is not Lack.ISSUERS for blocker in node.blocked.values())
+            return any(lack is not Lack.STILL for lack in node.blocked.values())
         return not self.after[node]
 
     def _measure(self, starts: Iterable[Node]) -> None:

@@ -409,7 +409,6 @@ class PendingCollective(google.protobuf.message.Message):
     BEGUN_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
     IS_EXACT_FIELD_NUMBER: builtins.int
-    BY_OTHERS_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -447,11 +446,7 @@ class PendingCollective(google.protobuf.message.Message):
 
     @property
     def is_exact(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """begun counts all operations; missing from older agents, as is the next"""
-
-    @property
-    def by_others(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """threads besides the main one have begun some"""
+        """begun counts all operations; missing from older agents"""
 
     @property
     def size(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -472,10 +467,9 @@ class PendingCollective(google.protobuf.message.Message):
         begun: collections.abc.Iterable[builtins.int] | None = ...,
         sizes: collections.abc.Iterable[builtins.int] | None = ...,
         is_exact: collections.abc.Iterable[builtins.bool] | None = ...,
-        by_others: collections.abc.Iterable[builtins.bool] | None = ...,
         size: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "by_others", b"by_others", "group", b"group", "groups", b"groups", "ident", b"ident", "is_exact", b"is_exact", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "sizes", b"sizes", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_exact", b"is_exact", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "sizes", b"sizes", "worker", b"worker"]) -> None: ...
 
 global___PendingCollective = PendingCollective
 

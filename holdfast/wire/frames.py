@@ -103,7 +103,6 @@ def _pending(workers: Sequence[t.WorkerSample]) -> p.PendingCollective:
         begun=[g.begun for g in groups],
         sizes=[g.sizes for g in groups],
         is_exact=[g.is_exact for g in groups],
-        by_others=[g.by_others for g in groups],
         size=[s.size for _, s in known],
     )
 
@@ -111,8 +110,8 @@ def _pending(workers: Sequence[t.WorkerSample]) -> p.PendingCollective:
 def _from_pending(m: p.PendingCollective, workers: int) -> list[t.PendingCollective | None]:
     _same_length("pending collectives", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
     histories = m.sizes or [0] * len(m.label)  # older agents report none
-    exact, others = (column or [False] * len(m.label) for column in (m.is_exact, m.by_others))
-    columns = (m.label, m.ident, m.members, m.begun, histories, exact, others)
+    exact = m.is_exact or [False] * len(m.label)  # likewise
+    columns = (m.label, m.ident, m.members, m.begun, histories, exact)
     _same_length("groups", sum(m.groups), *columns)
     groups = [t.GroupCount(*row) for row in zip(*columns, strict=True)]
     found: list[t.PendingCollective | None] = [None] * workers

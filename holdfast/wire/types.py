@@ -136,7 +136,6 @@ class GroupCount:
     begun: int  # operations that this rank has begun in it
     sizes: int = 0  # stands for their known sizes in order: the same on all ranks; 0 where that is not known
     is_exact: bool = False  # `begun` counts all of them, whoever began them: torch's own number, or messages
-    by_others: bool = False  # other threads than the main one have begun some
 
 
 @dataclass(frozen=True, slots=True)

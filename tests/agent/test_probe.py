@@ -315,10 +315,7 @@ def test_a_threads_operation_hides_no_other_ones_and_leaves_nothing(tmp_path: Pa
         (row,) = sample.standing.operations
         assert (row.number, row.size, row.root, row.is_timed) == (0, 1000, 1, True)
         assert sample.pending is not None
-        assert [(g.begun, g.is_exact, g.by_others) for g in sample.pending.groups] == [
-            (1, False, False),
-            (1, True, True),
-        ]
+        assert [(g.begun, g.is_exact) for g in sample.pending.groups] == [(1, False), (1, True)]
         go_on()
         assert process.stdout.readline() == "both\n"
         place, both = standing()

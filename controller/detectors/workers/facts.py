@@ -76,7 +76,6 @@ def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray, known_s:
                 ),
                 operations=tuple(one for one in operations if one is not None),
                 begun={group: count.begun for group, count in named},
-                by_others=frozenset(group for group, count in named if count.by_others),
                 exact=frozenset(group for group, count in named if count.is_exact),
                 is_complete=standing.is_complete and None not in operations,
                 holder=standing.holder,

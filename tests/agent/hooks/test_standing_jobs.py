@@ -48,10 +48,10 @@ def opened(sample: WorkerSample) -> list[Open]:
     return sorted(found)
 
 
-def begun(sample: WorkerSample) -> dict[str, tuple[int, bool, bool]]:
-    """By label: how many operations, whether that is exact, and whether other threads began some."""
+def begun(sample: WorkerSample) -> dict[str, tuple[int, bool]]:
+    """By label: how many operations, and whether that is exact."""
     assert sample.pending is not None
-    return {group.label: (group.begun, group.is_exact, group.by_others) for group in sample.pending.groups}
+    return {group.label: (group.begun, group.is_exact) for group in sample.pending.groups}
 
 
 class Job:
@@ -126,8 +126,8 @@ for n in range(3):
     waits, sleeps = await job.stands(code, [[reduced], []])
     assert waits.operation == "ddp:backward"
     assert sleeps.operation == ""
-    assert begun(waits) == {"world": (8, True, False)}
-    assert begun(sleeps) == {"world": (7, True, False)}
+    assert begun(waits) == {"world": (8, True)}
+    assert begun(sleeps) == {"world": (7, True)}
 
 
 async def backward_is_over_when_it_ends(job: Job) -> None:
@@ -186,11 +186,11 @@ stand()
         code, [[("main", "send world:0>1#3", 0, "")], [("main", "recv world:0>1#4", 0, "")]]
     )
     # gloo's own number counts messages: what is left without them is confirmed by its record.
-    assert begun(send) == {"world": (1, True, False), "world:0>1": (1, True, False), "world:0>1#3": (1, True, False)}
-    assert begun(receive)["world"] == (1, True, False)
+    assert begun(send) == {"world": (1, True), "world:0>1": (1, True), "world:0>1#3": (1, True)}
+    assert begun(receive)["world"] == (1, True)
     any_source = "dist.recv(x, 0) if rank else dist.send(x, 1)\ndist.recv(x) if rank else stand()"
     _, receive = await job.stands(any_source, [[], [("main", " world", 0, "")]])
-    assert begun(receive)["world:0>1"] == (1, False, False)  # the next one may have been any rank's
+    assert begun(receive)["world:0>1"] == (1, False)  # the next one may have been any rank's
 
 
 async def threads_that_leave_out_of_order(job: Job) -> None:
@@ -209,11 +209,9 @@ for n in range(2):
     both = [("main", "all_reduce here", 1, "4 x float32"), ("other", "all_reduce there", 1, "2 x float32")]
     sleeps, waits = await job.stands(code, [[], both])
     assert (sleeps.operation, waits.operation) == ("", "all_reduce")
-    new = ("world:new_group", (2, True, False))
-    assert begun(sleeps) == dict(
-        [("world", (0, True, False)), new, ("here", (1, True, False)), ("there", (1, True, True))]
-    )
-    assert begun(waits)["there"] == (2, True, True)
+    new = ("world:new_group", (2, True))
+    assert begun(sleeps) == dict([("world", (0, True)), new, ("here", (1, True)), ("there", (1, True))])
+    assert begun(waits)["there"] == (2, True)
 
 
 async def between_the_parts_of_an_object_collective(job: Job) -> None:
@@ -228,7 +226,7 @@ dist.all_gather_object(found, Slow() if rank else 1)
         assert sample.operation == "all_gather_object"
         assert sample.pending is not None
         assert (sample.pending.kind, sample.pending.number) == ("", -1)
-        assert begun(sample) == {"world": (2, True, False)}
+        assert begun(sample) == {"world": (2, True)}
 
 
 async def what_only_torch_sees(job: Job) -> None:
@@ -238,8 +236,8 @@ functional.all_reduce(x, "sum", dist.group.WORLD) + 1
 functional.all_reduce(x, "sum", dist.group.WORLD) + 1 if rank else stand()
 """
     alone, waits = await job.stands(code, [[], [("nobody", "all_reduce world", 1, "4 x float32")]])
-    assert begun(alone) == {"world": (1, True, False)}
-    assert begun(waits) == {"world": (2, True, False)}
+    assert begun(alone) == {"world": (1, True)}
+    assert begun(waits) == {"world": (2, True)}
     await job.stands("ddp() if rank else stand()", [[], [("main", "all_gather world", 0, "2 x int64")]])
 
 

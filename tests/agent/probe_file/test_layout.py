@@ -67,7 +67,6 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_STEPS, layout.STEPS * layout.RECORD),
         (layout.AT_SPANS, layout.SPANS * layout.RECORD),
         (layout.AT_GROUPS, layout.GROUPS * layout.GROUP_STRIDE),
-        (layout.AT_BY_OTHERS, layout.GROUPS),
         (layout.AT_COUNTED, layout.GROUPS),
         (layout.AT_OPEN, layout.OPEN_ROWS * layout.OPEN_STRIDE),
         (layout.AT_RECORD, 8 + layout.RECORD_BYTES),

@@ -191,7 +191,6 @@ def one_rank(draw: st.DrawFn, rank: int, groups: list[Group], channels: list[Gro
             begun[group] = max(begun.get(group, 0), number + 1)
     exact = frozenset(group for group in begun if draw(st.integers(0, 5)))
     is_gone, is_complete, lock_held = draw(st.integers(0, 5)) == 0, draw(st.integers(0, 4)) > 0, draw(st.booleans())
-    by_others = frozenset(group for group in begun if draw(st.booleans()))
     return RankFacts(
         rank,
         is_gone,
@@ -199,7 +198,6 @@ def one_rank(draw: st.DrawFn, rank: int, groups: list[Group], channels: list[Gro
         tuple(threads),
         tuple(operations),
         begun,
-        by_others,
         exact,
         is_complete,
         "",

@@ -1,9 +1,8 @@
 """What may happen to ranks that stand still: a step relation, explored whole. It shares no code with the judge.
 
-A free thread may do anything that program order and the axiom of issuers allow: let go what waits for its process, put
-the next operation of a group under way (whichever kind, as it likes), leave what it is in and try again. A thread in an
-operation goes on when all whom it needs have put the same under way. A rank is dead if on no path its main thread ever
-becomes free.
+A free thread may do anything that program order allows: let go what waits for its process, put the next operation of a
+group under way (whichever kind, as it likes), leave what it is in and try again. A thread in an operation goes on when
+all whom it needs have put the same under way. A rank is dead if on no path its main thread ever becomes free.
 """
 
 from collections.abc import Iterable, Iterator
@@ -210,13 +209,10 @@ class Model:
 
     def _issues(self, rank: _Rank, at: int, state: State) -> Iterator[State]:
         threads, logs = state
-        facts = rank.facts
-        is_main = at == rank.threads[0]
         for group, log_at in rank.logs.items():
-            used_by_main_alone = facts.begun.get(group, 0) > 0 and group not in facts.by_others
-            if (used_by_main_alone and not is_main) or len(logs[log_at]) >= self._top.get(group, 0):
-                continue
             number = len(logs[log_at])
+            if number >= self._top.get(group, 0):
+                continue
             # What it begins is not known, so that no kind is held against it: one that fits all is among those it may.
             others = sorted(self._signs.get((group, number), ())) if self._is_rich else ()
             for sign in (ANY, *others):

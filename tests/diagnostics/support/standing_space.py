@@ -2,7 +2,7 @@
 
 Rank 0 is in WORLD and LEFT, rank 1 in all three groups, rank 2 in WORLD and RIGHT. Each thread is free, waits for its
 own process, was seen for one window only, or is in one of two kinds of operation under one of two numbers of a group. A
-second number (`twist`) changes what is known of each rank: counts, issuers, completeness, what else is under way.
+second number (`twist`) changes what is known of each rank: counts, completeness, what else is under way.
 """
 
 import random
@@ -47,9 +47,7 @@ def ways(rank: int) -> tuple[RankFacts, ...]:
                 begun = {group: 1 for group in GROUPS[rank]}
                 for one in operations:
                     begun[one.group] = max(begun[one.group], one.number + 1)
-                found.append(
-                    RankFacts(rank, False, "", threads, operations, begun, frozenset(), frozenset(begun), True)
-                )
+                found.append(RankFacts(rank, False, "", threads, operations, begun, frozenset(begun), True))
     return tuple(found)
 
 
@@ -82,8 +80,6 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     _gone,
     lambda facts: replace(facts, exact=frozenset({WORLD})),
     lambda facts: replace(facts, exact=facts.exact - {WORLD}),
-    lambda facts: replace(facts, by_others=frozenset({WORLD})),
-    lambda facts: replace(facts, by_others=frozenset({LEFT, RIGHT})),
     lambda facts: replace(facts, is_complete=False),
     lambda facts: replace(facts, is_complete=False, lock_held=True),
     lambda facts: _first(facts, thread=0),

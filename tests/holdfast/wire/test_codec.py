@@ -24,7 +24,7 @@ METERS = st.builds(
 )  # fmt: skip
 GROUP = st.builds(
     t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60), sizes=U32,
-    is_exact=st.booleans(), by_others=st.booleans(),
+    is_exact=st.booleans(),
 )  # fmt: skip
 THREAD = st.builds(
     ThreadSight, tid=U32, state=st.sampled_from(ThreadState), seconds=FINITE, ends_in=FINITE, words=TEXT, count=U32

@@ -23,10 +23,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast.agent.probe_file import layout, side_files, taken
-from holdfast.agent.probe_file.memory import NOTHING, PHASE_INDEX, TRAIN, Memory, Operation
+from holdfast.agent.probe_file.memory import NOTHING, PHASE_INDEX, Memory, Operation
 from holdfast.base import bounds
 from holdfast.base.errors import HoldfastError
-from holdfast.wire.types import SPOILT, Phase
 
 if TYPE_CHECKING:
     from holdfast.agent.probe_file.events import Event, Recorded
@@ -346,47 +345,6 @@ def restored(step: int, source: str, seconds: float, num_bytes: int, sent_bytes:
     in so many seconds. Bytes of all ranks: those read, and those sent from host to host. Called once, by rank 0."""
     if _live is not None:
         side_files.leave_restored(step, source, seconds, num_bytes, sent_bytes)
-
-
-def observed_step(n: int, spoilt: bool = False, is_numbered: bool = False) -> None:
-    """A hook saw optimizer step `n` end. `spoilt`: the parameters are not finite any more. `is_numbered`: the script's
-    framework gave the number; else it is counted from 0. Counts only while the script itself says nothing here."""
-    live = _live
-    if live is not None and not live.spoken:
-        if live.phase != TRAIN:
-            live.phase = TRAIN  # without its clock: the first step began before it was seen
-            live.words[layout.WORD_COUNTED] = 1
-        if is_numbered:
-            live.words[layout.WORD_COUNTED] = 0
-        live.record_step(n, SPOILT if spoilt else math.nan, 0)
-
-
-def observed_save(target: object, is_sure: bool = True) -> None:
-    """A hook saw a file of state finished: its path, or the open file. Counts after the first step, and only while the
-    script itself says nothing. Many pieces of one file, or of one moment, are one. `is_sure`: else the path decides
-    whether it is state."""
-    live = _live
-    if live is not None and not live.spoken and live.step >= 0:
-        side_files.leave_saved(live, target, is_sure, _monotonic_ns())
-
-
-def observed_phase(name: Phase) -> None:
-    """A hook or the bootstrap saw this phase begin. Counts only while the script itself says nothing."""
-    live = _live
-    if live is not None and not live.spoken:
-        live.set_phase(PHASE_INDEX[name])
-
-
-def spoke() -> bool:
-    """Whether the script itself has reported a step or a phase."""
-    live = _live
-    return live is not None and live.spoken
-
-
-def stepped() -> bool:
-    """Whether any step of this process was reported."""
-    live = _live
-    return live is not None and live.step >= 0
 
 
 def _number(variable: str) -> int:

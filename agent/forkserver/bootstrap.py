@@ -22,7 +22,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
-from holdfast.agent import probe
+from holdfast.agent import observations, probe
 from holdfast.agent.forkserver import error_file, patient_streams
 from holdfast.agent.forkserver.worker_spec import WorkerSpec
 from holdfast.agent.probe_file import layout as probe_layout
@@ -49,7 +49,7 @@ def main(spec: WorkerSpec) -> int:
         from holdfast.agent.hooks import torch_hooks
 
         torch_hooks.install_when_imported()
-    probe.observed_phase(Phase.SETUP)
+    observations.phase(Phase.SETUP)
     try:
         if spec.program.cwd:
             os.chdir(spec.program.cwd)
@@ -77,7 +77,7 @@ def main(spec: WorkerSpec) -> int:
         return 128 + signal.SIGINT
     except BaseException as error:
         return _fail(spec, error)
-    probe.observed_phase(Phase.DONE)
+    observations.phase(Phase.DONE)
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from holdfast.agent import probe
+from holdfast.agent import observations
 from holdfast.agent.hooks.imports import when_imported
 
 _SAVERS: dict[str, tuple[tuple[str, ...], int, str]] = {
@@ -46,7 +46,7 @@ def _watched(save: Callable[..., Any], position: int, keyword: str, is_sure: boo
     @functools.wraps(save)
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = save(*args, **kwargs)
-        probe.observed_save(args[position] if len(args) > position else kwargs.get(keyword), is_sure)
+        observations.save(args[position] if len(args) > position else kwargs.get(keyword), is_sure)
         return result
 
     return watched

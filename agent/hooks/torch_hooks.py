@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
-from holdfast.agent import open_operations, probe
+from holdfast.agent import observations, open_operations, probe
 from holdfast.agent.hooks import finite as torch_finite
 from holdfast.agent.hooks import global_steps, import_times, imports, initial_steps, saves, torch_record
 from holdfast.agent.hooks import groups as torch_groups
@@ -73,6 +73,7 @@ def _leave_untraced(torch: Any) -> None:
     if skip is None:
         return
     for owner in (
+        observations,
         open_operations,
         probe,
         open_operations.Wait,
@@ -125,15 +126,15 @@ class _Steps:
 
     def before(self, optimizer: Any, args: object, kwargs: object) -> None:
         probe.operation("")  # the backward pass, whose end is not reported, is over
-        if _times is not None and not probe.spoke():
+        if _times is not None and not observations.spoke():
             _times.optimizer()
 
     def after(self, optimizer: Any, args: object, kwargs: object) -> None:
-        if _times is not None and not probe.spoke():
+        if _times is not None and not observations.spoke():
             _times.optimizer_done()
         if self.count == 0 and initial_steps.is_initial():
             return
-        if not probe.spoke() and not _compiling():
+        if not observations.spoke() and not _compiling():
             self.finite.after(optimizer)
         first = self.first() if self.first is not None else None
         if first is None:
@@ -145,11 +146,11 @@ class _Steps:
         if self.count == 0:
             import_times.first_step()
         if self.known.is_known:
-            probe.observed_step(self.known.number(), self.finite.spoilt, is_numbered=True)
+            observations.step(self.known.number(), self.finite.spoilt, is_numbered=True)
         else:
-            probe.observed_step(self.count, self.finite.spoilt)
+            observations.step(self.count, self.finite.spoilt)
         self.count += 1
-        if not probe.spoke() and probe.poisoned():
+        if not observations.spoke() and probe.poisoned():
             self.poison(optimizer)
 
     def poison(self, optimizer: Any) -> None:
@@ -178,7 +179,7 @@ def _watch_loaders() -> None:
 
     @functools.wraps(load)
     def watched(self: Any) -> Any:
-        if probe.spoke() or threading.current_thread() is not threading.main_thread():
+        if observations.spoke() or threading.current_thread() is not threading.main_thread():
             return load(self)  # no thread waits for what a thread of its own loads ahead
         with probe.span(torch_spans.LOAD):
             return load(self)
@@ -241,7 +242,7 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         if compiling():
             return function(*args, **kwargs)
         with probe.operation(name):
-            if name not in _TOGETHER or probe.spoke():
+            if name not in _TOGETHER or observations.spoke():
                 return function(*args, **kwargs)
             with torch_spans.collective(name, kwargs.get("group")):
                 return function(*args, **kwargs)
@@ -252,8 +253,8 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _setup(function: Callable[..., Any], watch: torch_groups.Watch) -> Callable[..., Any]:
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if not probe.stepped():
-            probe.observed_phase(Phase.SETUP)
+        if not observations.stepped():
+            observations.phase(Phase.SETUP)
         with probe.operation("init_process_group"):
             made = function(*args, **kwargs)
             watch.meet()
@@ -274,7 +275,7 @@ def _teardown(function: Callable[..., Any], watch: torch_groups.Watch) -> Callab
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
         if (args[0] if args else kwargs.get("group")) is None:
-            probe.observed_phase(Phase.DONE)
+            observations.phase(Phase.DONE)
             _destroyed[:] = list(getattr(world, "pg_map", ()))
         watch.leaving += 1
         try:

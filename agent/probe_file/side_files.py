@@ -47,7 +47,7 @@ def leave_imports(seconds: float, frameworks: list[str]) -> None:
 
 
 def leave_saved(live: Memory, target: object, is_sure: bool, now: int) -> None:
-    """As `probe.observed_save`, at `now` by the monotonic clock (ns)."""
+    """As `observations.save`, at `now` by the monotonic clock (ns)."""
     path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
     if not isinstance(path, str | os.PathLike):
         return

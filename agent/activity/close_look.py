@@ -36,8 +36,7 @@ from holdfast.agent.processes.proc_files import (
     read,
 )
 from holdfast.base import log
-from holdfast.wire.standing import ThreadState
-from holdfast.wire.types import FROZEN
+from holdfast.wire.standing import FROZEN, ThreadState
 
 MOST_OPENED = 4
 """Descendants whose descriptors are."""

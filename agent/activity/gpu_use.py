@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from holdfast.agent.activity.movement import Moves
 from holdfast.agent.collectors.gpu import GpuCollector
-from holdfast.wire.types import GpuGauges, GpuUse
+from holdfast.wire.standing import GpuUse
+from holdfast.wire.types import GpuGauges
 
 POWER_WORKS, POWER_WAITS = 0.4, 0.25
 """Share of the power limit from which a GPU works, and up to which it waits. Between: not known."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.agent.processes.proc_files import NO_CALL, RUNNING, Call, FdInfo
-from holdfast.wire.types import FROZEN
+from holdfast.wire.standing import FROZEN
 
 _TIMESPEC = struct.Struct("=qq")
 _POLLFD = struct.Struct("=ihh")

@@ -152,7 +152,7 @@ class LocalGradients:
         if (since := bad_since(good, count)) != self._said:
             self._said = since
             said = json.dumps({"since": since, "steps": count, "watched": self.watched}).encode()
-            side_files._leave(SUFFIX, said, "it is not reported whose gradients were not finite")
+            side_files.leave_file(SUFFIX, said, "it is not reported whose gradients were not finite")
 
 
 def bad_since(good: list[bool], count: int) -> int:

@@ -22,7 +22,7 @@ _ONE_SAVE_NS = 1_000_000_000
 
 def leave_plan(data: bytes) -> None:
     """A `holdfast.wire.plans` message."""
-    _leave(layout.PLAN_SUFFIX, data, "the plan of this job is not reported")
+    leave_file(layout.PLAN_SUFFIX, data, "the plan of this job is not reported")
 
 
 def leave_restored(step: int, source: str, seconds: float, num_bytes: int, sent_bytes: int) -> None:
@@ -35,7 +35,7 @@ def leave_restored(step: int, source: str, seconds: float, num_bytes: int, sent_
         "bytes": taken.whole(num_bytes, 0, bounds.MAX_COUNT, 0),
         "sent": taken.whole(sent_bytes, 0, bounds.MAX_COUNT, 0),
     }
-    _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "the source of the state is not reported")
+    leave_file(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "the source of the state is not reported")
 
 
 def leave_imports(seconds: float, frameworks: list[str]) -> None:
@@ -43,7 +43,7 @@ def leave_imports(seconds: float, frameworks: list[str]) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     said = {"seconds": seconds, "frameworks": ",".join(frameworks)}
-    _leave(layout.IMPORTS_SUFFIX, json.dumps(said).encode(), "the time of imports is not reported")
+    leave_file(layout.IMPORTS_SUFFIX, json.dumps(said).encode(), "the time of imports is not reported")
 
 
 def leave_saved(live: Memory, target: object, is_sure: bool, now: int) -> None:
@@ -59,10 +59,11 @@ def leave_saved(live: Memory, target: object, is_sure: bool, now: int) -> None:
     live.saves, live.saved, live.saved_at = live.saves + 1, name, now
     steps = _STEP_IN_PATH.findall(name)
     said = {"count": live.saves, "path": name[-500:], "number": int(steps[-1]) if steps else -1}
-    _leave(layout.SAVED_SUFFIX, json.dumps(said).encode(), "the save is not reported")
+    leave_file(layout.SAVED_SUFFIX, json.dumps(said).encode(), "the save is not reported")
 
 
-def _leave(suffix: str, data: bytes, otherwise: str) -> None:
+def leave_file(suffix: str, data: bytes, otherwise: str) -> None:
+    """Write a file beside the probe's, under its name and `suffix`. `otherwise`: what an error's line begins with."""
     path = os.environ.get(layout.ENV_PATH, "")
     if not path:
         return

@@ -1,7 +1,7 @@
 """What a worker without steps does, as seen from outside: busy, idle or held. Pure.
 
-Evidence comes from outside of the process (`types.Activity`): a process that computes, reads, writes or moves bytes is
-busy, however long its interpreter has not run. That a worker cannot go on at all is a proof about threads and
+Evidence comes from outside of the process (`standing.Activity`): a process that computes, reads, writes or moves bytes
+is busy, however long its interpreter has not run. That a worker cannot go on at all is a proof about threads and
 operations (`closure`), never a sight of one process.
 """
 

@@ -1,7 +1,8 @@
-"""What a worker's threads do while it makes no progress, and which operations they have open: the facts of a proof.
+"""Facts about a worker that makes no progress: its activity, the states of its threads, its open operations.
 
-A state is a fact of the kernel about one thread; an operation is a fact of the probe, or of torch's own record, about
-one process. `diagnostics.hang.closure` draws the conclusions.
+Activity is measured from outside; `diagnostics.hang.stillness` tells from it whether the worker is busy. A state is a
+fact of the kernel about one thread; an operation is a fact of the probe, or of torch's own record, about one process.
+They are the facts of a proof, and `diagnostics.hang.closure` draws the conclusions.
 """
 
 from dataclasses import dataclass
@@ -81,3 +82,70 @@ class StallFacts:
     @property
     def main(self) -> ThreadSight | None:
         return self.threads[0] if self.threads else None
+
+
+class GpuUse(StrEnum):
+    """Use that a worker makes of its GPU, as far as it can be seen from outside."""
+
+    UNKNOWN = ""
+    WORKS = "works"
+    WAITS = "waits"
+    """It draws idle power and moves no bytes: a kernel that only waits for a peer reads as full utilization."""
+
+
+SPINS_CORES = 0.04
+"""Cores from which a thread uses its processor: less is noise."""
+FROZEN = "a frozen cgroup"
+"""Text of `Activity.waits_for` for a process that the kernel's cgroup freezer holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The agent's measurement, from outside, of a worker that entered and left no operation for a while.
+
+    It covers the worker's process and all its descendants. Rates are of the newest window of about half a second.
+    """
+
+    watched: float = 0.0
+    """Seconds since the watch of this standstill began."""
+    quiet: float = 0.0
+    """Seconds since anything moved: processor time, bytes read, written or sent, new descriptors, children that come
+    and go, events of its timers on a GPU, operations of NCCL that it begins. As long as `watched` if nothing did.
+    Processor time of a process that has a GPU does not count by itself. Seconds in which the worker was disturbed
+    (asked for its stacks) are left out."""
+    state: str = ""
+    """Of the main thread, the letter in /proc/PID/stat; T: stopped, t: traced by a process that is no debugger at a
+    prompt, Z: zombie. Empty: not readable."""
+    cpu: float = 0.0
+    """Cores that its own threads use, without the probe's."""
+    children_cpu: float = 0.0
+    """Cores that its descendants use, and the process at the other end of the socket or pipe that it waits on."""
+    read: float = 0.0
+    """Bytes a second."""
+    written: float = 0.0
+    network: float = 0.0
+    """Bytes a second over its sockets, both directions, as far as the kernel reports them."""
+    waits_for: str = ""
+    """In words what the main thread waits for: "a lock", "its child tar (pid 123)", "a read from a pipe"."""
+    ends_in: float = NAN
+    """Seconds until the main thread's system call ends by itself, where it has a deadline."""
+    is_prompt: bool = False
+    """It waits at a terminal, or is held by a debugger that does."""
+    has_gpu: bool = False
+    gpu: GpuUse = GpuUse.UNKNOWN
+    thread: str = ""
+    """Another thread of the process that moves while the main one waits: its name."""
+    events_pending: int = 0
+    """Events that timers of the process recorded on its GPU and that have not come; 0 where none are asked for."""
+    behind: str = ""
+    """In words which operations of NCCL it has not begun that its peers have: "by NCCL's count it has begun ..."."""
+
+    @property
+    def waits_for_gpu(self) -> bool:
+        """Its GPU has work of it that does not end, and draws idle power: it waits for peers, as NCCL's kernels do."""
+        return self.has_gpu and self.gpu is GpuUse.WAITS and self.events_pending > 0
+
+    @property
+    def spins(self) -> bool:
+        """Its main thread runs, its GPU is not seen to work: where nothing of it moves, it spins in a wait of CUDA."""
+        return self.has_gpu and self.state == "R" and self.cpu >= SPINS_CORES and self.gpu is not GpuUse.WORKS

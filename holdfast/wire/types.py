@@ -11,6 +11,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.wire.finding_kinds import FindingKind as FindingKind
+from holdfast.wire.standing import FROZEN as FROZEN
+from holdfast.wire.standing import Activity as Activity
+from holdfast.wire.standing import GpuUse as GpuUse
 from holdfast.wire.standing import StallFacts
 
 NAN = math.nan
@@ -148,72 +151,6 @@ class PendingCollective:
     is_handed: bool = False  # handed over and waited for; else the worker is on its way there
     groups: tuple[GroupCount, ...] = ()
     size: int = 0  # of its operation, as operation_size packs it: the same on all ranks; 0 where that is not known
-
-
-class GpuUse(StrEnum):
-    """What a worker's GPU does, as far as it can be seen from outside."""
-
-    UNKNOWN = ""
-    WORKS = "works"
-    WAITS = "waits"
-    """It draws idle power and moves no bytes: a kernel that only waits for a peer reads as full utilization."""
-
-
-SPINS_CORES = 0.04
-"""Cores from which a thread uses its processor: less is noise."""
-FROZEN = "a frozen cgroup"
-"""What `Activity.waits_for` says of a process that the kernel's cgroup freezer holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What an agent saw from outside of a worker that entered and left no operation for a while.
-
-    Of the worker's process and all its descendants. Rates are of the newest window of about half a second.
-    """
-
-    watched: float = 0.0
-    """Seconds since the watch of this standstill began."""
-    quiet: float = 0.0
-    """Seconds since anything moved: processor time, bytes read, written or sent, new descriptors, children that come
-    and go, events of its timers on a GPU, operations of NCCL that it begins. As long as `watched` if nothing did.
-    Processor time of a process that has a GPU does not count by itself."""
-    state: str = ""
-    """Of the main thread, the letter in /proc/PID/stat; T: stopped, t: traced by a process that is no debugger at a
-    prompt, Z: zombie. Empty: not readable."""
-    cpu: float = 0.0
-    """Cores that its own threads use, without the probe's."""
-    children_cpu: float = 0.0
-    """Cores that its descendants use, and the process at the other end of the socket or pipe that it waits on."""
-    read: float = 0.0
-    """Bytes a second."""
-    written: float = 0.0
-    network: float = 0.0
-    """Bytes a second over its sockets, both directions, as far as the kernel reports them."""
-    waits_for: str = ""
-    """In words what the main thread waits for: "a lock", "its child tar (pid 123)", "a read from a pipe"."""
-    ends_in: float = NAN
-    """Seconds until the main thread's system call ends by itself, where it has a deadline."""
-    is_prompt: bool = False
-    """It waits at a terminal, or is held by a debugger that does."""
-    has_gpu: bool = False
-    gpu: GpuUse = GpuUse.UNKNOWN
-    thread: str = ""
-    """Another thread of the process that moves while the main one waits: its name."""
-    events_pending: int = 0
-    """Events that timers of the process recorded on its GPU and that have not come; 0 where none are asked for."""
-    behind: str = ""
-    """In words which operations of NCCL it has not begun that its peers have: "by NCCL's count it has begun ..."."""
-
-    @property
-    def waits_for_gpu(self) -> bool:
-        """Its GPU has work of it that does not end, and draws idle power: it waits for peers, as NCCL's kernels do."""
-        return self.has_gpu and self.gpu is GpuUse.WAITS and self.events_pending > 0
-
-    @property
-    def spins(self) -> bool:
-        """Its main thread runs, its GPU is not seen to work: where nothing of it moves, it spins in a wait of CUDA."""
-        return self.has_gpu and self.state == "R" and self.cpu >= SPINS_CORES and self.gpu is not GpuUse.WORKS
 
 
 class WorkerSample(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.agent.activity.gpu_use import Figures, GpuUses, judge
 from holdfast.agent.collectors.gpu import GpuCollector
-from holdfast.wire.types import GpuUse
+from holdfast.wire.standing import GpuUse
 from tests.gpu import jobs
 from tests.gpu.conftest import Child, OneGpuHosts, Start
 

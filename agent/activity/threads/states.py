@@ -13,8 +13,7 @@ from holdfast.agent.activity.waits import FREEZER_CHANNELS, Look, ThreadWait
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.processes.proc_files import RUNNING, Call
 from holdfast.base import bounds
-from holdfast.wire.standing import NAN, OpenOperation, ThreadSight, ThreadState
-from holdfast.wire.types import FROZEN
+from holdfast.wire.standing import FROZEN, NAN, OpenOperation, ThreadSight, ThreadState
 
 SERVICES = {
     "gloo_tcp_loop": "moves the bytes of operations, or passes them to a thread that waits for them; wakes every 10 ms",

@@ -17,7 +17,7 @@ from holdfast.agent.activity.watch import Activities
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.diagnostics.hang.stillness import Liveness, look
 from holdfast.wire import types as t
-from holdfast.wire.types import GpuUse
+from holdfast.wire.standing import GpuUse
 from tests.agent.support.fake_nvml import Board, FakeNvml
 from tests.agent.support.fake_ras import FakeRas, serve
 

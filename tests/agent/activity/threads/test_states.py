@@ -21,8 +21,7 @@ from holdfast.agent.activity.threads.states import (
 from holdfast.agent.activity.waits import ThreadWait
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.processes.proc_files import NO_CALL, RUNNING, Call, FdInfo
-from holdfast.wire.standing import OpenOperation, ThreadState
-from holdfast.wire.types import FROZEN
+from holdfast.wire.standing import FROZEN, OpenOperation, ThreadState
 
 GONE, HELD, OUTSIDE, OWN, RUNS, TIMED, UNKNOWN = (
     ThreadState.GONE,

@@ -62,27 +62,27 @@ def test_they_are_waited_for_and_the_job_goes_on_as_soon_as_they_are_gone(hold: 
     assert (history.node_failures, history.outs, history.evicted_at) == ([], [], 0.0)
 
 
-def test_a_network_file_system_that_holds_them_is_left_without_counting_against_the_node() -> None:
+def without_node1(hold: Hold, error: str) -> Virtual:
+    """A job that trains on another node: the agent of node1 answered this of workers that it could not end."""
     v = training(nodes=3)
     held = Held(v, "node1")
     v.exit(2, signal=9)
     v.run(1.0)
-    held.answer(Hold.SERVER, "rank 5 (pid 7): it waits for an NFS server (D state in rpc_wait_bit_killable)")
+    held.answer(hold, error)
     trains_again(v, 2)
     assert v.job.nodes == ["node0", "node2"]
-    history = v.brain.c.history("node1")
+    return v
+
+
+def test_a_network_file_system_that_holds_them_is_left_without_counting_against_the_node() -> None:
+    said = "rank 5 (pid 7): it waits for an NFS server (D state in rpc_wait_bit_killable)"
+    history = without_node1(Hold.SERVER, said).brain.c.history("node1")
     assert (history.node_failures, history.outs, history.evicted_at) == ([], [], 0.0)
     assert "NFS server" in history.evicted
 
 
 def test_what_nothing_explains_counts_against_the_node() -> None:
-    v = training(nodes=3)
-    held = Held(v, "node1")
-    v.exit(2, signal=9)
-    v.run(1.0)
-    held.answer(Hold.KERNEL, "rank 5 (pid 7): it is not known why")
-    trains_again(v, 2)
-    assert v.job.nodes == ["node0", "node2"]
+    v = without_node1(Hold.KERNEL, "rank 5 (pid 7): it is not known why")
     assert len(v.brain.c.history("node1").outs) == 1
 
 

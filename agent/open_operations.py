@@ -1,4 +1,4 @@
-"""What a training process does together with others: groups, the operations begun in them, and who waits for which.
+"""Groups of a training process, the operations begun in them, and which thread waits for which.
 
 A part of `probe`, for hooks: a step has hundreds of these. Without an agent everything here does nothing.
 """

@@ -34,7 +34,7 @@ def is_honest(case: str) -> bool:
 
 
 def limits(case: str) -> Json | None:
-    """Of the job: None for an honest one, which has the default ones."""
+    """The job's limits; None for the default ones."""
     from random_composition import IDLE_LIMIT_S, composed
 
     limit = composed(*map(int, case.split(":")[1:])).idle_limit_s
@@ -54,7 +54,7 @@ def load(count: int) -> Iterator[None]:
 
 
 def thaw(folder: Path) -> None:
-    """What a freeze left that was ended halfway: frozen processes do not even die."""
+    """Thaw what a freeze left that was ended halfway: frozen processes do not even die."""
     for path in folder.glob("pid-?"):
         for group in FREEZERS.glob(f"random-pauses-{path.read_text().split()[0]}-*"):
             (group / "freezer.state").write_text("THAWED")
@@ -63,7 +63,7 @@ def thaw(folder: Path) -> None:
 
 
 def truth(folder: Path) -> Json:
-    """What the script wrote, with the time at which its hang began; empty if it did not come so far."""
+    """The truth that the script wrote, with the time at which its hang began; empty if it did not come so far."""
     try:
         found: Json = json.loads((folder / "truth.json").read_text())
     except (OSError, ValueError):
@@ -74,7 +74,7 @@ def truth(folder: Path) -> Json:
 
 
 def wrong(found: Json) -> list[str]:
-    """What is wrong with how a script went under Holdfast, by its own truth."""
+    """Differences between how a script went under Holdfast and its own truth."""
     said: Json = found["truth"]
     if not said:
         return ["the script did not begin"]

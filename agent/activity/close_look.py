@@ -50,7 +50,7 @@ class Sighting:
 
     at: float
     state: str = ""
-    """Of the main thread, or of another if that one has ended."""
+    """State of the main thread, or of another if that one has ended."""
     children_cpu: float = 0.0
     read: float = 0.0
     written: float = 0.0
@@ -66,9 +66,9 @@ class Sighting:
     """Seconds on a processor of the probe's own thread."""
     threads: ThreadFacts = ThreadFacts({})  # noqa: RUF009 - frozen
     interrupts: str = ""
-    """What may raise out of a wait of the main thread, in words."""
+    """The handler or timer that may raise out of a wait of the main thread, in words."""
     holder: str = ""
-    """What holds the process, in words."""
+    """The process's holder, in words."""
 
 
 class CloseLook:

@@ -28,7 +28,7 @@ from holdfast.wire import types as t
 from holdfast.wire.standing import StallFacts, ThreadSight
 
 QUICK_SHARE = 0.001
-"""Of a core for the quick looks at one worker."""
+"""Share of a core that the quick looks at one worker may take."""
 DISTURBED = 1.0
 """Seconds for which what a worker does is our own doing: it was asked for its stacks."""
 _DISTURBANCES = 4096
@@ -92,7 +92,7 @@ class ActivityWatch:
         self._count_from(self._disturbed_until)
 
     def _count_from(self, at: float) -> None:
-        """What was seen of threads before an instant counts no more."""
+        """Discard what was seen of threads before an instant."""
         self.valid_from = self.closely.valid_from = max(self.valid_from, at)
 
     def look(self, now: float) -> None:
@@ -132,7 +132,7 @@ class ActivityWatch:
             self._moves.note(now)
 
     def take(self, seen: Sighting) -> None:
-        """What a close look has found."""
+        """Take over what a close look has found."""
         before = self.seen
         if before is not None and before.at < self._disturbed_until:
             # It woke to write its stacks: what a look sees of that is ours. What was known before holds until then.

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.agent.probe_file import side_files
 
 SUFFIX = ".gradients"
-"""Of the file beside the probe's in which a worker says since which step its own gradients are not finite."""
+"""Suffix of the file beside the probe's in which a worker says since which step its own gradients are not finite."""
 SHARE = 0.003
 RING = 256
 """Steps."""
@@ -31,7 +31,7 @@ _MEASURED = 16  # steps after which the number of watched parameters follows fro
 
 
 class LocalGradients:
-    """Of all DDP modules of a process."""
+    """The gradients of all DDP modules of a process, before any reduction."""
 
     def __init__(self, torch: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         self._torch, self._clock = torch, clock

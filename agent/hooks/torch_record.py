@@ -20,12 +20,12 @@ from holdfast.agent.probe_file.torch_record import write_record
 from holdfast.wire.operation_size import TYPES, pack
 
 _SPARING = 20
-"""Of the time that a look takes, at least so many times pass until the next one, while something is under way."""
+"""While something is under way, the next look comes after so many times what the last one took, at the earliest."""
 _AGAIN_NS = 500_000_000
 """And at least this."""
 _ALLOWED_NS, _MOST_ALLOWED_NS = 250_000_000, 1_000_000_000
 _RUNS = 0.3
-"""Of the time between two ticks: a main thread that computes for so much stands nowhere, and no record is needed."""
+"""Share of the time between two ticks. A main thread that computes for more stands nowhere, and needs no record."""
 _PATIENCE_NS = 2_000_000_000
 """A thread that spins while it waits for its GPU looks the same: after so long a look is made in any case."""
 _OTHER_TRANSPORTS = ("horovod.torch", "mpi4py.MPI", "oneccl_bindings_for_pytorch", "torch_ucc")
@@ -156,7 +156,7 @@ class Recorder:
 
 
 def dumper(torch: Any) -> Callable[[], str] | None:
-    """What gives the Flight Recorder's text; None where there is none, or it records nothing."""
+    """A function that returns the Flight Recorder's text; None where there is none, or it records nothing."""
     if any(os.environ.get(name) == "0" for name in _SIZES):
         return None
     core = torch._C._distributed_c10d

@@ -33,7 +33,7 @@ _MOST_SERIES = 8  # of one worker
 
 
 def loss_of(line: str) -> tuple[str, float, int] | None:
-    """What the line's training loss is called, its value, and the step that the line names, or -1."""
+    """The name of the line's training loss, its value, and the step that the line names, or -1."""
     for found in _LOSS.finditer(line):
         begin = found.start()
         before = _BEFORE.search(line, max(0, begin - _LONGEST), begin)

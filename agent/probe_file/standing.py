@@ -1,4 +1,4 @@
-"""What a worker that stands has open: the rows of its threads joined with torch's own record."""
+"""Open operations of a worker that stands: the rows of its threads joined with torch's own record."""
 
 from collections.abc import Sequence
 from dataclasses import replace

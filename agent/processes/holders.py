@@ -53,7 +53,7 @@ class Unending:
 
 
 class ExitWatch:
-    """Of processes that were sent SIGKILL: whether they get on with their end. `look` often, then ask `why`."""
+    """Whether processes that were sent SIGKILL get on with their end. `look` often, then ask `why`."""
 
     def __init__(self, proc: str = "/proc", cgroups: str = CGROUPS) -> None:
         self._proc, self._cgroups = proc, cgroups

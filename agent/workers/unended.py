@@ -7,7 +7,7 @@ from holdfast.base.errors import Unavailable
 from holdfast.wire.holds import Hold
 
 _ORDER = (Hold.KERNEL, Hold.SERVER, Hold.EXITING, Hold.HELD)
-"""Of several the first counts: a node with one worker that nothing explains is not explained by the others."""
+"""The first of several counts: a node with one worker that nothing explains is not explained by the others."""
 _NAMED = 3
 
 

@@ -1,4 +1,4 @@
-"""What random scripts are composed of: names of frameworks, places, groups, pauses and hangs, and which go together."""
+"""Parts of random scripts: names of frameworks, places, groups, pauses and hangs, and which go together."""
 
 import shutil
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ LOCAL: dict[str, HangKind] = {
     **dict.fromkeys(("recv-alone", "barrier-alone", "all-gather-alone", "broadcast-alone", "new-group-alone"), _ALONE),
     **dict.fromkeys(("left", "left-with-child"), HangKind("left", _BETWEEN)),
 }
-"""What one rank does, while the others go on."""
+"""Hangs in which one rank does something, while the others go on."""
 _SHARED = HangKind("dead", _EARLY, True)
 _NOBODY = HangKind("dead", _EARLY, True, has_no_odd_rank=True)
 SHARED: dict[str, HangKind] = {
@@ -85,7 +85,7 @@ SHARED: dict[str, HangKind] = {
     **dict.fromkeys(("skip-barrier", "skip-all-gather", "skip-broadcast", "skip-gather", "skip-monitored"), _SHARED),
     **dict.fromkeys(("tag", "circle", "overlapping-cycle", "pair-kind"), _NOBODY),
 }
-"""What all ranks take part in, one of them in another way."""
+"""Hangs in which all ranks take part, one of them in another way."""
 SLOW_TO_START = {"stop": 12.0, "left": 30.0, "left-with-child": 30.0}
 """Seconds, before the first step: calls that hold the interpreter are usual there."""
 

@@ -1,5 +1,5 @@
-"""What a random script of `benchmarks/pauses.py` is made of, from a seed and an index: an honest script with pauses, or
-one with a true hang. Pure. Uses nothing of Holdfast: the judge must not be tested against itself.
+"""Composes a random script of `benchmarks/pauses.py` from a seed and an index: an honest script with pauses, or one
+with a true hang. Pure. Uses nothing of Holdfast: the judge must not be tested against itself.
 
 Even indices are honest scripts, odd ones hangs.
 """
@@ -66,7 +66,7 @@ class Composition:
         return self.hang is None
 
     def truth(self) -> dict[str, Any]:
-        """What is to be found. Life: `dead` in 2 s, `idle` at the limit, `either` of them; `left`: a rank is gone."""
+        """The expected verdict. Life: `dead` in 2 s, `idle` at the limit, `either` of them; `left`: a rank is gone."""
         hang = self.hang
         if hang is None:
             return {"set": "honest", "kind": "+".join(p.what for p in self.pauses), "composition": asdict(self)}

@@ -24,7 +24,7 @@ WIDTH = 30
 """Divisible by the number of ranks."""
 
 FINISH: list[Callable[[], None]] = []
-"""What is called instead of `destroy_process_group`."""
+"""Functions that are called instead of `destroy_process_group`."""
 
 
 class _Backward(torch.autograd.Function):
@@ -158,7 +158,7 @@ def collectives(at: At, folder: Path) -> Step:
 
 
 BATCH = [8]
-"""Of `compiled`, in this process: another size is compiled anew."""
+"""Batch size of `compiled`, in this process: another size is compiled anew."""
 
 
 def compiled(at: At, folder: Path) -> Step:

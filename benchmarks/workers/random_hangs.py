@@ -26,7 +26,7 @@ from random_frameworks import RANK, WORLD
 
 Begun = Callable[[], None]
 LONG_S = 600
-"""Of children, which nobody may be there to end."""
+"""Seconds that children live at most: nobody may be there to end them."""
 
 
 # --- one rank ------------------------------------------------------------------------------------------------------

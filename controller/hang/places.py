@@ -19,7 +19,7 @@ _LOADERS = (
 
 
 class Places:
-    """Of one standstill. `begin` when the job moves again."""
+    """The places of ranks in one standstill. Call `begin` when the job moves again."""
 
     def __init__(self) -> None:
         self._by_stack: dict[int, str] = {}
@@ -44,7 +44,7 @@ class Places:
 
 
 def _calls(rank: int, stacks: Sequence[Stack]) -> list[str]:
-    """Of its main thread, the outermost first, without what every worker begins with."""
+    """The calls of its main thread, the outermost first, without those with which every worker begins."""
     for stack in stacks:
         calls = [frame for frame in stack.frames if not frame.startswith(_LOADERS)]
         if calls and stack.thread == "main" and rank in stack.ranks:

@@ -35,7 +35,7 @@ class Opened:
     """An open operation of one rank."""
 
     index: int
-    """Of the thread that waits for its end; -1: none does."""
+    """Index of the thread that waits for its end; -1: none does."""
     operation: OpenAt
     shared: SharedOperation | None = None
     """None: it may end whatever the other ranks do."""
@@ -141,7 +141,7 @@ class CanMove:
                 self._end(shared)
 
     def _lack(self, operation: OpenAt, member: int, here: Collection[Opened]) -> Lack | None:
-        """What keeps a needed member away. None: it has come, or may come for all that is known."""
+        """Why a needed member does not come. None: it has come, or may come for all that is known."""
         process = self.ranks.get(member)
         if process is None:
             return None

@@ -24,7 +24,7 @@ class ChainBuilder:
         self._known: set[_Step] = set()
 
     def of(self, rank: int) -> Iterator[Link]:
-        """Of its main thread; each link once."""
+        """The links of its main thread, each once."""
         self._left, self._known = [], set()
         self._follow(rank, 0)
         for step in self._left:  # grows

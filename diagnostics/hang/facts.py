@@ -1,4 +1,4 @@
-"""What is known of the ranks of a job that makes no progress: the input of `closure.judge`.
+"""Known facts about the ranks of a job that makes no progress: the input of `closure.judge`.
 
 Knowledge only adds up: whatever is missing here counts as able to move. A state of a thread is known when it was seen
 without a break for two windows (`KNOWN_AFTER`); an operation is known by its hook, or by torch's own record.
@@ -24,7 +24,7 @@ class OpenAt:
     thread: int
     """The kernel's id of the thread that waits for its end. 0: no thread is seen to wait; torch's own record has it."""
     group: Group
-    """Of a message: the channel, one direction between two ranks. The kind tells the side."""
+    """For a message the channel, one direction between two ranks. The kind tells the side."""
     kind: str
     """As OPERATION_KINDS; empty: not known."""
     number: int

@@ -1,4 +1,4 @@
-"""What is known without some of the facts, and the fewest facts by which a rank is dead. Pure.
+"""Removes facts from what is known, and finds the fewest by which a rank is dead. Pure.
 
 A proof lists nothing that it does not need, so that each line of it is worth checking.
 """
@@ -16,7 +16,7 @@ MOST_FACTS = 80
 
 
 def fewest(job: Iterable[RankFacts], facts: Mapping[Fact, object], rank: int, longest_s: float) -> list[RankFacts]:
-    """What is known without those facts that are not needed for this rank to be dead.
+    """Drop the facts that are not needed for this rank to be dead, and return the rest.
 
     `facts`: all that a proof rests on, as the keys. Ranks that they are not about are not known at all.
     """

@@ -1,4 +1,4 @@
-"""What an operation needs to end, and when two ranks under the same number are in different operations. Pure."""
+"""Members that an operation needs to end, and when two ranks under one number are in different operations. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -28,7 +28,7 @@ class FactKind(StrEnum):
     THREAD = "thread"
     """The state of a thread, seen for long enough."""
     OPERATION = "operation"
-    """What an open operation is."""
+    """The kind, size and root of an open operation."""
     COUNT = "count"
     """How many operations a rank has begun in a group."""
     COMPLETE = "complete"

@@ -104,8 +104,8 @@ def _mismatch(closed: CanMove, key: tuple[Group, int]) -> End:
 
 
 def _behind(closed: CanMove, key: tuple[Group, int]) -> set[int]:
-    """Of two sides that are equal, the one whose operation others of the group are in under a later number: it has left
-    out what they did before. Empty if that is true of neither or both."""
+    """The one of two equal sides whose operation others of the group are in under a later number: it has left out what
+    they did before. Empty if that is true of neither or both."""
     group, number = key
     later = {
         (one.operation.kind, one.operation.size)

@@ -1,4 +1,4 @@
-"""What waits for what among threads that can't move, and in what these waits end: who is the reason. Pure.
+"""The waits of threads that can't move, and the reason in which they end. Pure.
 
 Nodes are threads and operations. Each that can't move waits for others that can't, until a wait ends in a rank that is
 gone, a process that waits for itself, or different operations under one number, or runs in a cycle.
@@ -18,7 +18,7 @@ class WaitGraph:
     def __init__(self, closed: CanMove, dead: Iterable[int]) -> None:
         self._closed = closed
         self.after: dict[Node, list[Node]] = {}
-        """What each node waits for."""
+        """The nodes for which each node waits."""
         self._before: dict[Node, list[Node]] = {}
         self._collect((rank, 0) for rank in dead)
         self.ends: list[Node] = [node for node in self.after if self._is_end(node)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 LEAPS, DIVERGES = "loss-leap", "loss-divergence"
-"""What an agent calls the two in its report of a printed loss."""
+"""Kinds of the two in an agent's report of a printed loss."""
 FEWEST = 20
 """Losses before anything is reported; and those in a row that make a divergence."""
 LEAP = 20.0
@@ -25,7 +25,7 @@ LEAST_RISE = 1.0
 """Losses are made to be of the order of 1: near zero a hard batch is any number of times the median."""
 _KEPT = 128
 _BLOCKS = 25
-"""Of `FEWEST` losses, in which one has to diverge. Over longer times a printed loss grows with its loss scale."""
+"""Blocks of `FEWEST` losses in which one has to diverge. Over longer times a printed loss grows with its scale."""
 _FAR = 1e4  # times the first loss: no noise
 
 
@@ -33,7 +33,7 @@ _FAR = 1e4  # times the first loss: no noise
 class LossProblem:
     diverges: bool
     step: int
-    """Of the leap, or the first from which on all losses are high; -1: not known."""
+    """The step of the leap, or the first from which on all losses are high; -1: not known."""
     count: int
     """That loss's number in its series, from 1."""
     value: float
@@ -48,7 +48,10 @@ class LossProblem:
 
 
 class LossHistory:
-    """Of one series of losses. A divergence is reported once; a leap again after `FEWEST` more losses."""
+    """Finds leaps and divergence in one series of losses.
+
+    A divergence is reported once; a leap again after `FEWEST` more losses.
+    """
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=_KEPT)

@@ -17,4 +17,4 @@ class Hold(StrEnum):
 
 
 PASSES = (Hold.HELD, Hold.EXITING)
-"""What says nothing against a node, and is waited for."""
+"""Holds that say nothing against a node, and are waited for."""

@@ -12,7 +12,7 @@ NAN = float("nan")
 
 
 class ThreadState(StrEnum):
-    """What one thread does, as the kernel shows it."""
+    """State of one thread, as the kernel shows it."""
 
     UNKNOWN = "unknown"
     """Not readable, or not seen for long enough: it may do anything."""
@@ -42,7 +42,7 @@ class ThreadSight:
     ends_in: float = NAN
     """Seconds until its wait ends by itself; NaN: no deadline."""
     words: str = ""
-    """What it waits for."""
+    """Its wait in words."""
     count: int = 1
 
 
@@ -114,7 +114,7 @@ class Activity:
     Processor time of a process that has a GPU does not count by itself. Seconds in which the worker was disturbed
     (asked for its stacks) are left out."""
     state: str = ""
-    """Of the main thread, the letter in /proc/PID/stat; T: stopped, t: traced by a process that is no debugger at a
+    """The main thread's letter in /proc/PID/stat; T: stopped, t: traced by a process that is no debugger at a
     prompt, Z: zombie. Empty: not readable."""
     cpu: float = 0.0
     """Cores that its own threads use, without the probe's."""

@@ -35,7 +35,7 @@ LIMITS = {
     "retries-with-backoff": {"idle_limit": 5.0},
     "a-thread-ends-after-the-training": {"idle_limit": 4.0, "idle_limit_start": 4.0},
 }
-"""Of rows that would take more than a minute at the default one."""
+"""Limits of rows that would take more than a minute at the default ones."""
 ROWS = (
     "idle-in-forward", "computes-in-forward", "recompiles-in-forward", "idle-in-backward",
     "idle-in-a-hook-of-backward", "idle-between-backward-and-step", "idle-before-the-next-micro-batch",

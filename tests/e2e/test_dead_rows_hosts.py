@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.skipif(boo
 SCRIPT = Path(__file__).parent / "scripts" / "dead_rows.py"
 HOSTS = ("n0", "n1", "n2", "n3")
 START_S, TRAINING_S = 6.0, 13.0
-"""Of the cuts: ranks were ended after 2 s and after 10 s."""
+"""Seconds that the cuts last: ranks were ended after 2 s and after 10 s."""
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""What each thread of a standing worker does, and who holds a worker: the facts of a proof, read from outside."""
+"""Facts of a proof, read from outside: the state of each thread of a standing worker, and who holds a worker."""

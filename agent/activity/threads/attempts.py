@@ -22,7 +22,7 @@ class _Wait:
 
 
 class Attempts:
-    """Of one thread."""
+    """The attempts of one thread."""
 
     def __init__(self) -> None:
         self._wait: _Wait | None = None

@@ -28,7 +28,7 @@ def awaited(words: str) -> list[int] | None:
 
 
 class ChildWaits:
-    """Of one worker."""
+    """The waits of one worker's children."""
 
     def __init__(self, host: HostLook) -> None:
         self._host = host

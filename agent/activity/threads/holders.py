@@ -1,4 +1,4 @@
-"""What holds a process that is stopped, traced or frozen: who can let it go on. In words; read from the kernel's files.
+"""Who can let a process go on that is stopped, traced or frozen. In words; read from the kernel's files.
 
 A process that is alone in state T, with nothing that holds it, has no holder: nobody is known to let it go on.
 """
@@ -19,7 +19,7 @@ _Mount = tuple[str, str]
 
 
 class Holders:
-    """Of processes of this host."""
+    """Tracers, frozen cgroups and stops of processes of this host."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -103,7 +103,7 @@ def _is_frozen(folder: str, is_unified: bool) -> bool:
 
 
 def _mounts(raw: bytes) -> tuple[_Mount, _Mount]:
-    """Of version 2, and of version 1 with a freezer; empty: not mounted."""
+    """The mounts of version 2, and of version 1 with a freezer; empty: not mounted."""
     unified = freezer = ("", "")
     for line in raw.decode("utf-8", "replace").splitlines():
         before, _, after = line.partition(" - ")

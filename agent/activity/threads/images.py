@@ -11,7 +11,7 @@ STALE_S = 0.5
 
 
 class Images:
-    """Of all workers of this node."""
+    """The programs that all workers of this node run."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc

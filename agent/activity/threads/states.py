@@ -1,4 +1,4 @@
-"""What each thread of a standing worker does, as the kernel shows it: the facts of a proof that nothing can move.
+"""States of a standing worker's threads, as the kernel shows them: the facts of a proof that nothing can move.
 
 Pure: states, system calls and counters go in, rows of `wire.standing` come out. A thread is taken for one that cannot
 move by itself only where the kernel says so; whatever is not understood may do anything.
@@ -72,15 +72,15 @@ def is_of_operation(name: str, call: Call | None, ends_in: float) -> bool:
 
 
 def lock_address(call: Call | None) -> int:
-    """Of the futex that a thread waits for with a deadline; 0: it does not."""
+    """The address of the futex that a thread waits for with a deadline; 0: it waits for none."""
     if call is None or call.name != "futex" or not call.args[3] or call.args[1] & _FUTEX_COMMAND not in _FUTEX_WAITS:
         return 0
     return call.args[0]
 
 
 def condition_of(call: Call | None) -> int:
-    """What is the same for all who wait for one condition with a deadline: they are in one of two words beside each
-    other. 0: it waits for none."""
+    """A number that is the same for all who wait for one condition with a deadline: they are in one of two words beside
+    each other. 0: it waits for none."""
     address = lock_address(call)
     return address | 4 if address else 0
 
@@ -95,9 +95,11 @@ def joins_thread(call: Call | None, look: Look, present: Collection[int]) -> boo
 
 
 def interrupts(caught: int, has_timer: bool, handlers: int = 0) -> str:
-    """What may raise out of a wait of the main thread, in words; empty: nothing. `caught`: SigCgt of its status.
-    `has_timer`: it has a POSIX timer. `handlers`: signals that the script handles in Python. Python by itself, torch
-    and gloo catch SIGINT only."""
+    """The handler or timer that may raise out of a wait of the main thread, in words; empty: none.
+
+    `caught`: SigCgt of its status. `has_timer`: it has a POSIX timer. `handlers`: signals that the script handles in
+    Python. Python by itself, torch and gloo catch SIGINT only.
+    """
     unusual = [number for number in range(1, 65) if caught >> (number - 1) & 1 and number not in _USUAL]
     numbers = [*unusual, *(number for number in range(1, 64) if caught & handlers & 1 << (number - 1))]
     if numbers:
@@ -160,7 +162,7 @@ class ThreadFact:
 
     state: ThreadState
     key: object
-    """What stays the same as long as it neither runs nor waits for anything else."""
+    """It stays the same as long as the thread neither runs nor waits for anything else."""
     since: float
     """The end of the first look at it in this state."""
     at: float
@@ -168,13 +170,13 @@ class ThreadFact:
     until: float = NAN
     words: str = ""
     ran: object = None
-    """What changes when it runs; nanoseconds first."""
+    """It changes when the thread runs; nanoseconds first."""
     serves: bool = False
     """It waits for peers in an operation, for whoever waits for the operation."""
 
 
 class ThreadTable:
-    """Of one worker: for how long each of its threads has been seen in the same state."""
+    """For how long each thread of one worker has been seen in the same state."""
 
     def __init__(self) -> None:
         self._facts: dict[int, ThreadFact] = {}

@@ -20,7 +20,7 @@ _COMPUTES_NO_PYTHON = ("NCCL",)
 
 
 class ThreadLooks:
-    """Of one worker, for as long as it stands."""
+    """The looks at one worker's threads, for as long as it stands."""
 
     def __init__(self, pid: int, host: HostLook, tick_thread: int) -> None:
         self.pid, self._host, self._tick_thread = pid, host, tick_thread
@@ -29,7 +29,7 @@ class ThreadLooks:
         self._threads: dict[int, tuple[float, float]] = {}
         self._glances: dict[int, Glance] = {}
         self.states = ""
-        """Of all threads that were looked at, the main one first."""
+        """State letters of all threads that were looked at, the main one first."""
         self.table = ThreadTable()
         self.waits = ThreadWaits(self._folder, self.table)
         self.ras_thread = 0
@@ -42,7 +42,7 @@ class ThreadLooks:
         self._tids: list[int] = []
 
     def begin(self, now: float, valid_from: float, is_silent: bool, is_frozen: bool) -> Turn:
-        """What holds for all threads of a look. `is_silent`: the probe's ticks fail to come."""
+        """Begin a look; the result holds for all threads in it. `is_silent`: the probe's ticks fail to come."""
         self._turn += 1
         self._tids = self._listed()
         present, clocks = {self.pid, *self._tids}, Clocks(now, time.time(), now)
@@ -93,13 +93,13 @@ class ThreadLooks:
         return (stat.name if stat.name != main.name else f"{stat.name} (thread {tid})"), state
 
     def facts(self, main: Stat) -> ThreadFacts:
-        """Of all threads, once the main one has been noted too."""
+        """The facts of all threads, once the main one has been noted too."""
         present = {self.pid, *self._tids} - self.waits.left_out
         self.table.keep(present, max(main.threads - len(self._tids) - 1 - bool(self._tick_thread), 0))
         return self.table.facts()
 
     def _condition(self) -> int:
-        """Of the interpreter's lock, for which the probe's thread waits: it takes no other. It stays where it is."""
+        """The condition of the interpreter's lock, which stays where it is: the probe's thread waits for no other."""
         if not self._interpreter:
             self._interpreter = condition_of(parse_call(read(f"{self._folder}/task/{self._tick_thread}/syscall", 512)))
         return self._interpreter

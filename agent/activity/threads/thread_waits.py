@@ -1,4 +1,4 @@
-"""What the other threads of a worker wait for: where its main thread waits for a lock, one of them is why.
+"""Waits of the other threads of a worker: where its main thread waits for a lock, one of them is why.
 
 This is no movement: a library's polling thread makes one system call after the other without end.
 """
@@ -36,21 +36,21 @@ _WAITS = ("S", "D")
 _MOST_NAMED = 2
 _SAYS_NOTHING = ("", "a lock", TIMER)
 _SERVES = ("epoll", "poll", "select")
-"""Of several descriptors: threads that serve the others."""
+"""Calls that wait for several descriptors: threads that serve the others make them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What holds for all threads of one look."""
+    """Facts that hold for all threads of one look."""
 
     clock: Callable[[], float]
     """Monotonic seconds."""
     clocks: Clocks
-    """Of the look's begin."""
+    """The clocks when the look began."""
     present: Collection[int]
     """All threads there are."""
     valid_from: float = -math.inf
-    """What was seen before counts no more."""
+    """Nothing that was seen before this counts."""
     interpreter: int = 0
     """`threads.condition_of` those who wait for the interpreter's lock, while the probe's ticks fail to come."""
     is_frozen: bool = False
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
     state: str
     channel: str
     ran: object
-    """What changes when it runs."""
+    """It changes when the thread runs."""
     wait: ThreadWait
 
 
@@ -85,7 +85,7 @@ def note_thread(table: ThreadTable, tid: int, seen: Seen, look: Look, turn: Turn
 
 
 def ran_of(task: str) -> tuple[object, tuple[int, int] | None]:
-    """What changes when the thread runs; also for how long it ran (nanoseconds) and how often, where that is known."""
+    """A value that changes when the thread runs; how long it ran (nanoseconds) and how often, where that is known."""
     slices = parse_schedstat(read(f"{task}/schedstat", 128))
     if slices is not None and slices[1]:
         return slices, slices
@@ -126,7 +126,7 @@ class _Known(NamedTuple):
 
 
 class ThreadWaits:
-    """Of one worker."""
+    """The waits of one worker's threads."""
 
     def __init__(self, folder: str, table: ThreadTable | None = None) -> None:
         """`folder`: of the process, under /proc. `table`: where what each thread does is noted."""
@@ -195,7 +195,7 @@ class ThreadWaits:
 
     @property
     def words(self) -> str:
-        """Of the rarest first: pools of threads all wait for the same. Empty where that shows nothing."""
+        """The rarest waits first: pools of threads all wait for the same. Empty where that shows nothing."""
         counts = Counter(known.wait.words for known in self._known.values())
         reported = [words for words in counts if words not in _SAYS_NOTHING and not words.startswith(_SERVES)]
         rarest = sorted(reported, key=lambda words: counts[words])[:_MOST_NAMED]

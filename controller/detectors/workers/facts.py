@@ -1,4 +1,4 @@
-"""What is known of each rank's threads and operations, from the table of ranks, for the judge of dead ranks. Pure."""
+"""Facts about each rank's threads and operations, from the table of ranks, for the judge of dead ranks. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
-"""What a job's losses say: a spike, a single leap far above all before, or a divergence. Reported by the program, or
-printed and read by agents; printed ones count where none is reported."""
+"""Finds a spike, a single leap far above all before, or a divergence in a job's losses. The program reports them, or
+prints them and agents read them; printed ones count where none is reported."""
 
 import math
 
@@ -11,12 +11,12 @@ from holdfast.facts.losses import DIVERGES, LEAPS, LossHistory, LossProblem
 from holdfast.wire import types as t
 
 PRINTED = frozenset({LEAPS, DIVERGES})
-"""What agents call a printed loss that they report."""
+"""Kinds of the printed losses that agents report."""
 _KIND = t.FindingKind.LOSS_SPIKE
 
 
 class LossDetector:
-    """Of one job."""
+    """Watches the losses of one job."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning

@@ -7,8 +7,11 @@ from holdfast.wire import types as t
 
 
 class GradientOrigins:
-    """Of one job. Every rank must have said since when its own are not finite, or that they are: one that has not may
-    have been the first."""
+    """Names the ranks of one job whose gradients were the first that were not finite.
+
+    Every rank must have said since when its own are not finite, or that they are: one that has not may have been the
+    first.
+    """
 
     def __init__(self) -> None:
         self._generation = -1

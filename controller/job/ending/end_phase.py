@@ -21,7 +21,7 @@ _FRESH = 1.0  # seconds, beyond two heartbeats, within which a sample says what 
 
 @dataclass(slots=True)
 class EndPhase:
-    """Of the running generation."""
+    """The end phase of the running generation."""
 
     _generation: int = -1
     _left_at: float = 0.0  # mono at which the newest rank left

@@ -1,4 +1,4 @@
-"""What is open in which thread of real ranks that stand still on purpose, and how far each group is."""
+"""Operations open in each thread of real ranks that stand still on purpose, and how far each group is."""
 
 import asyncio
 import signal
@@ -31,7 +31,7 @@ def step(model, before=lambda: None):
     out.backward()
 """
 Open = tuple[str, str, int, str]
-"""Of an operation: who waits for it, "kind label", number, and what else is known of it."""
+"""An operation: who waits for it, "kind label", number, and what else is known of it."""
 
 
 def opened(sample: WorkerSample) -> list[Open]:

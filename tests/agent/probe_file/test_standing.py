@@ -26,7 +26,7 @@ def joined(record: TorchRecord, *rows: OpenRow, groups: int = 3) -> tuple[tuple[
 
 
 def test_a_row_gets_the_kind_and_the_size_that_torch_has() -> None:
-    """What nobody waits for elsewhere has nothing else to be compared by."""
+    """An operation that nobody waits for elsewhere has nothing else to be compared by."""
     record = FRESH._replace(under_way=(UnderWay(7, 68, 1, BROADCAST),))
     operation = OpenOperation(41, "broadcast", 0, 7, 68, root=2)
     assert joined(record, ROW._replace(root=2)) == ((operation,), True)

@@ -1,4 +1,4 @@
-"""What may happen to ranks that stand still: a step relation, explored whole. It shares no code with the judge.
+"""Steps that ranks which stand still may take: a relation, explored whole. It shares no code with the judge.
 
 A free thread may do anything that program order allows: let go what waits for its process, put the next operation of a
 group under way (whichever kind, as it likes), leave what it is in and try again. A thread in an operation goes on when
@@ -17,7 +17,7 @@ FREE, OWN, ENDED, INSIDE = range(4)
 Sign = tuple[str, int, int]
 """Kind, size, root."""
 ANY: Sign = ("", 0, -1)
-"""Of what is over, or may be tried again: it fits whatever the others do."""
+"""Sign of an operation that is over, or may be tried again: it fits whatever the others do."""
 Ref = tuple[Group, int, Sign]
 Thread = tuple[int, tuple[Ref, ...]]
 """Mode, and the operations that it is in."""
@@ -63,7 +63,7 @@ class _Rank:
     threads: list[int]
     """Indices of its threads in the state."""
     logs: dict[Group, int]
-    """Of its logs in the state."""
+    """Indices of its logs in the state."""
     loose: list[tuple[Ref, bool]]
     """Operations that no thread waits for, and whether they are timed."""
 

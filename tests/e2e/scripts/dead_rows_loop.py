@@ -1,4 +1,4 @@
-"""What the rows of dead_rows.py share: the ways in which a rank waits, and a training loop that says where it is."""
+"""Shared by the rows of dead_rows.py: the ways in which a rank waits, and a training loop that says where it is."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ SHORT_S, LONG_S = 5.0, 13.0
 """Longer than 1 to 4 s, and than 10 s, after which healthy ranks were ended."""
 ROWS: dict[str, Callable[[], None]] = {}
 PLACES: dict[str, Callable[[], None]] = {}
-"""What happens at a place of step PAUSE_AT; the place is a key."""
+"""Functions that a rank runs at a place of step PAUSE_AT; the place is the key."""
 now = -1
 """The step."""
 

@@ -79,7 +79,7 @@ def negative(rng: np.random.Generator) -> np.ndarray:
 
 
 def sums(rng: np.random.Generator) -> np.ndarray:
-    """Of an epoch, printed as it grows, from 0."""
+    """Losses of an epoch, printed as they grow, from 0."""
     return np.concatenate([[0], *(np.cumsum(curve(rng, 300)) for _ in range(3))])
 
 
@@ -91,7 +91,7 @@ def first_over_all(rng: np.random.Generator) -> np.ndarray:
 
 
 def policy(rng: np.random.Generator) -> np.ndarray:
-    """Of both signs, around zero."""
+    """Losses of both signs, around zero."""
     return rng.normal(0, 0.2, 2000) + rng.standard_t(2, 2000) * 0.05
 
 

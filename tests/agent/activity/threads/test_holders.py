@@ -1,4 +1,4 @@
-"""What holds a process, from made-up files of a kernel: version 1 and 2 of cgroups, and a debugger's script."""
+"""Holders of a process, from made-up files of a kernel: version 1 and 2 of cgroups, and a debugger's script."""
 
 from pathlib import Path
 

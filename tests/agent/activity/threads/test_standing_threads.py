@@ -1,4 +1,4 @@
-"""What the agent reports of the threads of real processes that stand still, case by case."""
+"""The agent's report of the threads of real processes that stand still, case by case."""
 
 import contextlib
 import os
@@ -108,7 +108,7 @@ class Workers:
         self._readers: dict[str, ProbeReader] = {}
         self.pids: dict[str, int] = {}
         self.known: dict[str, StallFacts] = {}
-        """What the probe is taken to have written."""
+        """Facts that the probe is taken to have written."""
         self.activities = Activities()
 
     def start(self, name: str, code: str) -> subprocess.Popen[bytes]:

@@ -85,7 +85,7 @@ def test_what_a_thread_does(what: Call | None, state: str, channel: str, wait: T
 
 
 class Memory:
-    """Of a process, of which one word is read."""
+    """A process's memory, of which one word is read."""
 
     def __init__(self, word: int) -> None:
         self.word = word

@@ -238,8 +238,9 @@ def test_operations_are_kept_and_their_threads_have_rows_of_their_own(tmp_path: 
 GLOO = f"""{NEW}
 import torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-names = [open(f"/proc/self/task/{{tid}}/comm").read().strip() for tid in os.listdir("/proc/self/task")]
-assert {{"gloo_tcp_loop", "pt_gloo_runloop"}} <= set(names), names
+names = set()
+while not {{"gloo_tcp_loop", "pt_gloo_runloop"}} <= names:  # threads name themselves, once they run
+    names = {{open(f"/proc/self/task/{{tid}}/comm").read().strip() for tid in os.listdir("/proc/self/task")}}
 lock = threading.Lock(); lock.acquire()
 {READY}lock.acquire()
 """

@@ -22,6 +22,8 @@ REPORTED = 2.0
 """Seconds of standstill from which on a pause is reported."""
 _MOST_DOUBLINGS = 6
 _MOST_PLACES = 200
+_GROWS = 1.25
+"""A wait that is longer than the one before it by this factor is a backoff."""
 _AGAIN, _AGAIN_S = 0.25, 5.0
 """Stacks of an idle rank are looked at again after this share of its limit, and so many seconds at least."""
 
@@ -45,6 +47,7 @@ class PauseWatch:
         self._of = ("", 0)  # job and generation
         self._is_reported = self._is_alerted = self._has_ended = False
         self._ends_at = math.nan  # mono, of the wait that goes on when the limit is reached
+        self._waited = 0.0  # seconds that it had left then
         self._calls: tuple[str, ...] = ()
         self._asked_at, self._moved_at = -math.inf, -math.inf  # mono
 
@@ -149,10 +152,13 @@ class PauseWatch:
             self._ends_at = math.nan
             return False
         # The wait that goes on at the limit may say itself when it ends: it has until then, if that is before a busy
-        # pause would be ended. One that begins anew afterwards is another one; if an attempt lay between them that the
-        # agent saw, the worker is not idle.
-        if math.isnan(self._ends_at):
-            ends_in = 0.0 if math.isnan(pause.ends_in) else pause.ends_in + REPORTED
+        # pause would be ended. One that begins anew afterwards is another one, unless it is longer: then it is a backoff,
+        # of which an agent on a busy host may have missed the attempts.
+        ends_in = 0.0 if math.isnan(pause.ends_in) else pause.ends_in
+        is_over = now.mono >= self._ends_at and ends_in > max(REPORTED, _GROWS * self._waited)
+        if math.isnan(self._ends_at) or is_over:
+            self._waited = ends_in
+            ends_in += REPORTED if ends_in else 0.0
             self._ends_at = now.mono + (ends_in if idle + ends_in <= options.pause_limit else 0.0)
         return now.mono >= self._ends_at
 

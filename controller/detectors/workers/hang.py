@@ -26,6 +26,7 @@ from holdfast.diagnostics.hang.proof import Cause, Proof
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import STILL, Liveness, Sight, look
 from holdfast.wire import types as t
+from holdfast.wire.standing import ThreadState
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
 _DONE = t.PHASES.index(t.Phase.DONE)
@@ -277,14 +278,16 @@ class HangDetector:
 
 def _may_wait(ranks: RankTable, rank: int) -> bool:
     """Whether a rank that stands may wait for another. Of one whose process groups are known it is known whether its
-    main thread is in an operation; on a GPU the host is in none."""
+    main thread is in an operation, or waits for a thread that is; on a GPU the host is in none."""
     activity, pending, standing = ranks.activity[rank], ranks.pending[rank], ranks.standing[rank]
     if (activity is not None and activity.has_gpu) or pending is None or not pending.groups:
         return True
     if standing is None:
         return False
-    main = standing.threads[0].tid if standing.threads else int(ranks.pid[rank])
-    return any(one.thread in (0, main) for one in standing.operations)
+    main = standing.main
+    if main is None or main.state in (ThreadState.OWN, ThreadState.UNKNOWN):
+        return bool(standing.operations)
+    return any(one.thread in (0, main.tid) for one in standing.operations)
 
 
 def _measured(activity: t.Activity | None) -> dict[str, object]:

@@ -111,6 +111,10 @@ def test_one_long_sleep_with_a_deadline_ends_by_itself_and_renewed_short_ones_do
     assert "end" not in later.run(5.0, ends_in=0.5)
     assert "end" not in later.run(8.0, still=5.0, until=later.now + 7.0)
     assert "end" in later.run(3.0, still=13.0, ends_in=0.5)
+    grows = Watched()  # 2 s are left of one at the limit, then there is one of 6
+    assert "end" not in grows.run(8.0, until=grows.now + 8.0)
+    assert "end" not in grows.run(7.0, still=8.0, until=grows.now + 6.0)
+    assert "end" in grows.run(2.0, still=15.0, ends_in=4.0)
     for_ever = Watched()
     assert "end" in for_ever.run(12.0, ends_in=3600.0)
 

@@ -1,6 +1,7 @@
 """Dead workers: the rank named, by when, and the ranks never named."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -98,6 +99,17 @@ def test_one_that_is_stopped_while_a_peer_waits_for_something_else_is_left_alone
     late(ranks, 3, stopped=True, progress_age=9.0, tick_age=9.0, standing=stopped_alone(9.0))
     assert found(ranks) == [("worker-stopped", "rank3")]
     late(ranks, 5, progress_age=9.0, tick_age=0.05, standing=outside(9.0))
+    assert found(ranks) == []
+
+
+def test_a_peer_waits_for_one_that_is_stopped_also_by_a_thread() -> None:
+    """Gradients are summed in a thread, for which the main one waits."""
+    ranks = table(idle=9.0)
+    late(ranks, 3, stopped=True, progress_age=9.0, tick_age=9.0, standing=stopped_alone(9.0))
+    by_thread = tuple(replace(one, thread=77) for one in in_operation(9.0).operations)
+    late(ranks, 5, progress_age=9.0, tick_age=0.05, standing=replace(in_operation(9.0), operations=by_thread))
+    assert found(ranks) == [("worker-stopped", "rank3")]
+    late(ranks, 5, progress_age=9.0, tick_age=0.05, standing=replace(outside(9.0), operations=by_thread))
     assert found(ranks) == []
 
 

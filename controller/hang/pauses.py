@@ -152,8 +152,8 @@ class PauseWatch:
             self._ends_at = math.nan
             return False
         # The wait that goes on at the limit may say itself when it ends: it has until then, if that is before a busy
-        # pause would be ended. One that begins anew afterwards is another one, unless it is longer: then it is a backoff,
-        # of which an agent on a busy host may have missed the attempts.
+        # pause would be ended. One that begins anew afterwards is another one. If it is longer, it is a backoff, of
+        # which an agent on a busy host may have missed the attempts.
         ends_in = 0.0 if math.isnan(pause.ends_in) else pause.ends_in
         is_over = now.mono >= self._ends_at and ends_in > max(REPORTED, _GROWS * self._waited)
         if math.isnan(self._ends_at) or is_over:

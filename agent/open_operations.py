@@ -30,7 +30,9 @@ def group(label: str, ident: int, members: Sequence[int], is_seen: bool = False,
     if live is None:
         return 0
     counted = layout.COUNTED_HERE if is_seen else layout.COUNTED_BY_TORCH
-    return live.groups.register(label, ident, members, counted if is_whole else layout.COUNTED_IN_PART)
+    slot = live.groups.register(label, ident, members, counted if is_whole else layout.COUNTED_IN_PART)
+    live.past.forget(slot)
+    return slot
 
 
 def counts_in_part(slots: Sequence[int]) -> None:
@@ -56,6 +58,14 @@ def begin(kind: int, group: int, size: int = 0, number: int = -1) -> int:
         words[_WORD_BEGUN] = _begun_word(live.numbered, group, kind, number)
     words[_WORD_MOVED] = _monotonic_ns()
     return number
+
+
+def rooted(kind: int, group: int, number: int, root: int) -> None:
+    """The operation of this number, which was begun in the group just now, has this root, a rank of the job. What its
+    other ranks can expect of this one follows from that, also after it has ended here."""
+    live = probe._live
+    if live is not None and group:
+        live.past.add(group, number, kind, root)
 
 
 def waits(kind: int, group: int, number: int, size: int = 0, root: int = -1, flags: int = 0) -> int:

@@ -75,6 +75,8 @@ class Group:
         self.messages: dict[tuple[int, int, int], int] = {}
         self.from_any = False
         """Whether a message was received from whoever sent first: no channel's count is all of it then."""
+        self._threads: set[int] = set()  # that have begun operations in it
+        self._is_in_order = ranks == sorted(ranks)
         self.sent = 0
         """Messages of this rank, in both directions: gloo's number of a group counts them with the collectives."""
         self._monitored = 0
@@ -101,6 +103,17 @@ class Group:
             return -1
         number: int = group._get_sequence_number_for_group()
         return number - self.sent if self.is_gloo else number
+
+    def begins(self) -> None:
+        """This thread is about to begin an operation in it."""
+        self._threads.add(threading.get_ident())
+
+    def is_number(self, group: Any, number: int) -> bool:
+        """Whether what this thread has just begun is certain to be gloo's collective of this number: no other began
+        since torch was asked for the number. And whether its tree is that of the sorted ranks, which the agent reports.
+        """
+        is_only = len(self._threads) == 1 and self.begun(group) == number + 1
+        return is_only and number >= 0 and self.is_gloo and self._is_in_order
 
     def slots(self) -> list[int]:
         return [self.slot, self._monitored, *self.messages.values()]
@@ -159,11 +172,14 @@ class Watch:
             if known is None:
                 return method(group, *args, **kwargs)
             size = sized(args) if sized is not None else 0
+            known.begins()
             ahead = known.begun(group)
             number = open_operations.begin(kind, known.slot, size, ahead)
             work = method(group, *args, **kwargs)
             if known.slot and work is not None:
                 root = _root(args, kwargs, at, known.ranks) if at is not None else -1
+                if root >= 0 and known.is_number(group, ahead):
+                    open_operations.rooted(kind, known.slot, number, root)
                 as_torch_has_it = by_gloo if known.is_gloo else kind
                 flags = OPEN_IS_RECORDED if ahead >= 0 else 0
                 flags |= self._timed(_timeout_of(args[-1] if args else kwargs.get("opts")))
@@ -180,6 +196,7 @@ class Watch:
             known = self.known(group) if probe.attached() and not compiling() else None
             if known is None:
                 return method(group, tensors, peer, tag, *args, **kwargs)
+            known.begins()
             own = group.rank()
             slot = known.message(own, peer, tag) if is_send else known.message(peer, own, tag)
             number = open_operations.begin(kind, slot)
@@ -201,6 +218,7 @@ class Watch:
             known = self.known(group) if probe.attached() and not compiling() else None
             if known is None:
                 return method(group, *args, **kwargs)
+            known.begins()
             if not known.from_any:
                 known.from_any = True
                 open_operations.counts_in_part([slot for slot in known.messages.values() if slot])

@@ -37,7 +37,7 @@ STACKS_SUFFIX = ".stacks"
 """Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
-MAGIC = b"HFPROBE6"
+MAGIC = b"HFPROBE7"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -123,7 +123,12 @@ RECORD_IS_COMPLETE = 1
 RECORD_ROWS = 32
 AT_RECORD = AT_OPEN + OPEN_ROWS * OPEN_STRIDE
 RECORD_BYTES = RECORD_HEAD.size + RECORD_ROWS * RECORD_ROW.size
-SIZE = -(-(AT_RECORD + SEAL.size + RECORD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+PAST = struct.Struct("<qihh")
+"""An operation with a root that was begun lately: number; root; slot, kind."""
+AT_PAST = AT_RECORD + SEAL.size + RECORD_BYTES
+PAST_STRIDE, PAST_ROWS = 24, 16
+SIZE = -(-(AT_PAST + PAST_ROWS * PAST_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop", "slow")
 """What the control word's low byte can ask for, by its value: append only."""

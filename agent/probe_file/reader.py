@@ -17,7 +17,8 @@ from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.file import ProbeFile
 from holdfast.agent.probe_file.groups import read_groups
 from holdfast.agent.probe_file.open_rows import read_open
-from holdfast.agent.probe_file.standing import exact_groups, open_operations, pending_of
+from holdfast.agent.probe_file.past_rows import read_past
+from holdfast.agent.probe_file.standing import exact_groups, open_operations, past_operations, pending_of
 from holdfast.agent.probe_file.torch_record import TorchRecord, understand
 from holdfast.base import bounds
 from holdfast.base.errors import UsageError
@@ -320,7 +321,8 @@ class ProbeReader:
         is_complete &= rows is not None and not any(self._map.word(word) for word in words)
         is_complete &= self._map.word(layout.WORD_MOVED) <= moved  # else the rows may be of another moment
         pending = pending_of(pid, rows or (), begun, groups)
-        return pending, StallFacts(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete)
+        past = past_operations(read_past(self._map, len(groups)))
+        return pending, StallFacts(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete, past=past)
 
     def _records(self) -> Iterator[_Step]:
         """The unread records, while `_next` is moved on; those that the writer has counted all at once."""

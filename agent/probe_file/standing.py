@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.open_rows import OpenRow
+from holdfast.agent.probe_file.past_rows import PastRow
 from holdfast.agent.probe_file.torch_record import TorchRecord, UnderWay
-from holdfast.wire.standing import OpenOperation
+from holdfast.wire.standing import OpenOperation, PastOperation
 from holdfast.wire.types import GroupCount, PendingCollective
 
 
@@ -54,6 +55,10 @@ def open_operations(
     all_of = {row.slot: row.thread for row in rows if row.flags & layout.OPEN_IS_ALL}
     found += [_under_way(one, all_of.get(one.slot, 0), record) for one in left]
     return tuple(found), is_complete
+
+
+def past_operations(rows: Sequence[PastRow]) -> tuple[PastOperation, ...]:
+    return tuple(PastOperation(kind_name(row.kind), row.slot - 1, row.number, row.root) for row in rows)
 
 
 def pending_of(

@@ -321,6 +321,11 @@ class StallFacts(google.protobuf.message.Message):
     SIZE_FIELD_NUMBER: builtins.int
     ROOT_FIELD_NUMBER: builtins.int
     IS_TIMED_FIELD_NUMBER: builtins.int
+    PAST_FIELD_NUMBER: builtins.int
+    PAST_KIND_FIELD_NUMBER: builtins.int
+    PAST_GROUP_FIELD_NUMBER: builtins.int
+    PAST_NUMBER_FIELD_NUMBER: builtins.int
+    PAST_ROOT_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into the columns of Workers, growing"""
@@ -365,6 +370,20 @@ class StallFacts(google.protobuf.message.Message):
     def root(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def is_timed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
+    @property
+    def past(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """how many of the past columns' entries are this worker's; missing from older agents"""
+
+    @property
+    def past_kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def past_group(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the worker's own groups"""
+
+    @property
+    def past_number(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def past_root(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
         self,
         *,
@@ -386,8 +405,13 @@ class StallFacts(google.protobuf.message.Message):
         size: collections.abc.Iterable[builtins.int] | None = ...,
         root: collections.abc.Iterable[builtins.int] | None = ...,
         is_timed: collections.abc.Iterable[builtins.bool] | None = ...,
+        past: collections.abc.Iterable[builtins.int] | None = ...,
+        past_kind: collections.abc.Iterable[builtins.str] | None = ...,
+        past_group: collections.abc.Iterable[builtins.int] | None = ...,
+        past_number: collections.abc.Iterable[builtins.int] | None = ...,
+        past_root: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "ends_in", b"ends_in", "group", b"group", "holder", b"holder", "is_complete", b"is_complete", "is_timed", b"is_timed", "kind", b"kind", "number", b"number", "operations", b"operations", "root", b"root", "seconds", b"seconds", "size", b"size", "state", b"state", "thread", b"thread", "threads", b"threads", "tid", b"tid", "words", b"words", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "ends_in", b"ends_in", "group", b"group", "holder", b"holder", "is_complete", b"is_complete", "is_timed", b"is_timed", "kind", b"kind", "number", b"number", "operations", b"operations", "past", b"past", "past_group", b"past_group", "past_kind", b"past_kind", "past_number", b"past_number", "past_root", b"past_root", "root", b"root", "seconds", b"seconds", "size", b"size", "state", b"state", "thread", b"thread", "threads", b"threads", "tid", b"tid", "words", b"words", "worker", b"worker"]) -> None: ...
 
 global___StallFacts = StallFacts
 

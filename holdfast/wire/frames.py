@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -9,7 +10,7 @@ from holdfast.base.errors import ProtocolError
 from holdfast.proto import controller_pb2 as c
 from holdfast.proto import types_pb2 as p
 from holdfast.wire import types as t
-from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, PastOperation, StallFacts, ThreadSight, ThreadState
 
 _OF_WORKER = (
     "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
@@ -239,6 +240,7 @@ def standing_message(workers: Sequence[t.WorkerSample]) -> p.StallFacts:
     known = [(i, w.standing) for i, w in enumerate(workers) if w.standing is not None]
     threads = [one for _, s in known for one in s.threads]
     operations = [one for _, s in known for one in s.operations]
+    past = [one for _, s in known for one in s.past]
     return p.StallFacts(
         worker=[i for i, _ in known],
         is_complete=[s.is_complete for _, s in known],
@@ -258,6 +260,11 @@ def standing_message(workers: Sequence[t.WorkerSample]) -> p.StallFacts:
         size=[o.size for o in operations],
         root=[o.root for o in operations],
         is_timed=[o.is_timed for o in operations],
+        past=[len(s.past) for _, s in known],
+        past_kind=[o.kind for o in past],
+        past_group=[o.group for o in past],
+        past_number=[o.number for o in past],
+        past_root=[o.root for o in past],
     )
 
 
@@ -271,21 +278,26 @@ def standing_from(m: p.StallFacts, pending: Sequence[t.PendingCollective | None]
         raise ProtocolError("frame: columns of threads differ in length")
     if any(len(column) != sum(m.operations) for column in operation_columns):
         raise ProtocolError("frame: columns of open operations differ in length")
+    past_columns = (m.past_kind, m.past_group, m.past_number, m.past_root)
+    past_counts = m.past[:] or [0] * len(m.worker)  # older agents do not say
+    if len(past_counts) != len(m.worker) or any(len(column) != sum(past_counts) for column in past_columns):
+        raise ProtocolError("frame: columns of past operations differ in length")
     threads = [
         ThreadSight(tid, _STATES.get(state, ThreadState.UNKNOWN), *rest)
         for tid, state, *rest in zip(*thread_columns, strict=True)
     ]
     operations = [OpenOperation(*row) for row in zip(*operation_columns, strict=True)]
+    past = iter([PastOperation(*row) for row in zip(*past_columns, strict=True)])
     found: list[StallFacts | None] = [None] * len(pending)
     at = begun = 0
-    columns = (m.worker, m.is_complete, m.holder, m.threads, m.operations)
-    for worker, is_complete, holder, many, open_ones in zip(*columns, strict=True):
+    columns = (m.worker, m.is_complete, m.holder, m.threads, m.operations, past_counts)
+    for worker, is_complete, holder, many, open_ones, past_ones in zip(*columns, strict=True):
         if worker >= len(pending):
             raise ProtocolError("frame: threads of a worker that it lacks")
-        own = operations[begun : begun + open_ones]
+        own, passed = operations[begun : begun + open_ones], tuple(islice(past, past_ones))
         groups = len(known.groups) if (known := pending[worker]) is not None else 0
-        if any(one.group >= groups for one in own):
-            raise ProtocolError("frame: an open operation of a group that its worker lacks")
-        found[worker] = StallFacts(tuple(threads[at : at + many]), tuple(own), is_complete, holder)
+        if any(one.group >= groups for one in own) or any(one.group >= groups for one in passed):
+            raise ProtocolError("frame: an operation of a group that its worker lacks")
+        found[worker] = StallFacts(tuple(threads[at : at + many]), tuple(own), is_complete, holder, passed)
         at, begun = at + many, begun + open_ones
     return found

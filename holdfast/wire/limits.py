@@ -171,6 +171,11 @@ def _is_standing(s: StallFacts) -> bool:
             len(o.kind) <= bounds.MAX_NAME and -1 <= o.root < _MAX_RANKS and 0 <= o.number <= bounds.MAX_COUNT
             for o in s.operations
         )
+        and len(s.past) <= bounds.MAX_PAST
+        and all(
+            len(o.kind) <= bounds.MAX_NAME and 0 <= o.root < _MAX_RANKS and 0 <= o.number <= bounds.MAX_COUNT
+            for o in s.past
+        )
     )
 
 

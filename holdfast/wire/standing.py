@@ -67,6 +67,18 @@ class OpenOperation:
 
 
 @dataclass(frozen=True, slots=True)
+class PastOperation:
+    """An operation with a root that a process began lately, whether it has ended or not."""
+
+    kind: str
+    """As OPERATION_KINDS."""
+    group: int
+    """As of an OpenOperation, like the rest."""
+    number: int
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
 class StallFacts:
     """A worker that has made no progress for a while."""
 
@@ -78,6 +90,9 @@ class StallFacts:
     """Whether `operations` are all that torch has under way, as its own record says, read while the worker stood."""
     holder: str = ""
     """In words what holds the process: "gdb (pid 7) traces it", "the cgroup freezer". Empty: nothing that is known."""
+    past: tuple[PastOperation, ...] = ()
+    """Operations with a root that it began last in groups of gloo, each (group, number) once. One that is not among
+    them is not known."""
 
     @property
     def main(self) -> ThreadSight | None:

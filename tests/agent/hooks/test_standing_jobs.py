@@ -48,6 +48,14 @@ def opened(sample: WorkerSample) -> list[Open]:
     return sorted(found)
 
 
+def past(sample: WorkerSample) -> list[tuple[str, int, int]]:
+    """ "kind label", number and root of operations that it began lately."""
+    assert sample.standing is not None
+    assert sample.pending is not None
+    groups = sample.pending.groups
+    return sorted((f"{one.kind} {groups[one.group].label}", one.number, one.root) for one in sample.standing.past)
+
+
 def begun(sample: WorkerSample) -> dict[str, tuple[int, bool]]:
     """By label: how many operations, and whether that is exact."""
     assert sample.pending is not None
@@ -168,11 +176,26 @@ async def operations_that_do_not_match(job: Job) -> None:
         kinds, [[("main", "broadcast world", 1, f"{four}, root 0")], [("main", "all_reduce world", 1, four)]]
     )
     roots = [("main", "broadcast world", 0, f"{four}, root {root}") for root in (1, 2)]
-    await job.stands(
+    samples = await job.stands(
         "dist.broadcast(x, 2 if rank else 1)\ndist.barrier()",
         [[roots[0]], [("main", "barrier world", 1, "")], [roots[1]]],
         3,
     )
+    assert [past(sample) for sample in samples] == [[("broadcast world", 0, root)] for root in (1, 2, 2)]
+    # Numbers that another thread may have taken meanwhile are not certain.
+    code = """
+pair = dist.new_group([0, 1])
+for group in (None, pair):
+    dist.reduce(x, 1, group=group)
+aside = threading.Thread(target=lambda: dist.broadcast(x, 0, group=pair))
+aside.start()
+aside.join()
+dist.broadcast(x, 0, group=pair)
+dist.broadcast(x, 1)
+stand()
+"""
+    for sample in await job.stands(code, [[], []]):
+        assert past(sample) == [("broadcast world", 1, 1), ("reduce group", 0, 1), ("reduce world", 0, 1)]
 
 
 async def messages_and_their_tags(job: Job) -> None:

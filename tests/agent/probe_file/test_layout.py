@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.probe_file import layout
+from holdfast.base import bounds
 from tests.agent.support.processes import ROOT
 
 
@@ -70,6 +71,7 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_COUNTED, layout.GROUPS),
         (layout.AT_OPEN, layout.OPEN_ROWS * layout.OPEN_STRIDE),
         (layout.AT_RECORD, 8 + layout.RECORD_BYTES),
+        (layout.AT_PAST, layout.PAST_ROWS * layout.PAST_STRIDE),
         (layout.SIZE, 0),
     ]
     for (start, length), (following, _) in itertools.pairwise(areas):
@@ -78,6 +80,8 @@ def test_areas_do_not_overlap() -> None:
     assert 8 + layout.SPAN.size == layout.RECORD
     assert 8 + 8 + layout.GROUP.size <= layout.GROUP_STRIDE
     assert 8 + layout.OPEN.size <= layout.OPEN_STRIDE
+    assert 8 + layout.PAST.size <= layout.PAST_STRIDE
+    assert layout.PAST_ROWS <= bounds.MAX_PAST
     assert layout.AT_OPEN % 8 == 0  # a row's seal is one word
     assert len(layout.INJECTIONS) < 256
 

@@ -77,6 +77,7 @@ WRITES = st.lists(
         at(layout.AT_MESH, layout.MESH),
         at(layout.AT_RECORD, RECORD_FORM),
         st.integers(0, 2).flatmap(lambda n: at(layout.AT_OPEN + n * layout.OPEN_STRIDE, layout.OPEN)),
+        st.integers(0, 2).flatmap(lambda n: at(layout.AT_PAST + n * layout.PAST_STRIDE, layout.PAST)),
         st.tuples(st.integers(layout.AT_COUNTED, layout.AT_OPEN), st.binary(min_size=1, max_size=9)),
         at(layout.AT_METERS, layout.METERS),
         ring(layout.AT_STEPS, layout.STEP, layout.STEPS),

@@ -20,7 +20,7 @@ from holdfast.wire import limits as wire_bounds
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.limits import admitted
-from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
+from holdfast.wire.standing import PastOperation, StallFacts, ThreadSight, ThreadState
 from tests.controller.support.virtual import Virtual, training
 
 DOUBLE = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1.0, 1e9, 1e10])
@@ -110,6 +110,28 @@ def test_frames_of_any_values(tmp_path_factory: pytest.TempPathFactory, frames: 
     assert not v.brain.c.history("node0").evicted
     assert v.job.state in (JobStatus.RUNNING, JobStatus.RECOVERING)
     journal.close()
+
+
+@pytest.mark.parametrize(
+    ("past", "is_kept"),
+    [
+        ([PastOperation("broadcast", 0, 4, 1)] * 16, True),
+        ([PastOperation("broadcast", 0, 4, 1)] * 17, False),
+        ([PastOperation("broadcast", 0, -1, 1)], False),
+        ([PastOperation("broadcast", 0, 4, -1)], False),
+        ([PastOperation("x" * 999, 0, 4, 1)], False),
+    ],
+)
+def test_what_a_worker_left_is_within_bounds_or_its_standing_is_not_taken(
+    past: list[PastOperation], is_kept: bool
+) -> None:
+    pending = t.PendingCollective(groups=(t.GroupCount("world", 1, "0-1", 5),))
+    standing = StallFacts(past=tuple(past))
+    frame, refused = over_the_wire(
+        t.Frame(1, 1, 1, workers=(t.WorkerSample(0, 1, 9, pending=pending, standing=standing),))
+    )
+    assert isinstance(frame, t.Frame)
+    assert (frame.workers[0].standing is not None, bool(refused)) == (is_kept, not is_kept)
 
 
 def test_one_value_that_cannot_be_costs_itself_only() -> None:

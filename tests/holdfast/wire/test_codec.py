@@ -12,7 +12,7 @@ from holdfast.proto import types_pb2 as p
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, PastOperation, StallFacts, ThreadSight, ThreadState
 
 FINITE = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=20)
@@ -56,9 +56,13 @@ def workers(draw: st.DrawFn) -> t.WorkerSample:
         OpenOperation, thread=U32, kind=TEXT, group=st.integers(0, max(groups - 1, 0)), number=st.integers(0, 2**60),
         size=U32, root=st.integers(-1, 2**31 - 1), is_timed=st.booleans(),
     )  # fmt: skip
+    past = st.builds(
+        PastOperation, kind=TEXT, group=st.integers(0, max(groups - 1, 0)), number=st.integers(0, 2**60),
+        root=st.integers(0, 2**31 - 1),
+    )  # fmt: skip
     standing = StallFacts(
         tuple(draw(st.lists(THREAD, max_size=3))), tuple(draw(st.lists(operation, max_size=3 if groups else 0))),
-        draw(st.booleans()), draw(TEXT),
+        draw(st.booleans()), draw(TEXT), tuple(draw(st.lists(past, max_size=3 if groups else 0))),
     )  # fmt: skip
     return worker._replace(standing=draw(st.none() | st.just(standing)))
 
@@ -129,6 +133,25 @@ def test_an_older_agent_counts_no_events_and_asks_no_ras() -> None:
     message.frame.workers.activity.behind.extend(["x", "y"])
     with pytest.raises(ProtocolError, match="columns of activity"):
         wire.decode_agent(message.SerializeToString())
+
+
+def test_an_older_agent_says_nothing_of_what_is_over() -> None:
+    pending = t.PendingCollective(groups=(t.GroupCount("world", 1, "0-1", 5),))
+    standing = StallFacts(past=(PastOperation("broadcast", 0, 4, 1),))
+    sample = t.WorkerSample(0, 1, 9, pending=pending, standing=standing)
+    message = c.AgentMessage.FromString(wire.encode_agent(t.Frame(1, 2, 3, workers=(sample,))))
+    columns = message.frame.workers.standing
+    columns.past_group[0] = 1
+    with pytest.raises(ProtocolError, match="a group that its worker lacks"):
+        wire.decode_agent(message.SerializeToString())
+    columns.ClearField("past")
+    with pytest.raises(ProtocolError, match="columns of past operations"):
+        wire.decode_agent(message.SerializeToString())
+    for name in ("past_kind", "past_group", "past_number", "past_root"):
+        columns.ClearField(name)
+    back = wire.decode_agent(message.SerializeToString())
+    assert isinstance(back, t.Frame)
+    assert back.workers[0].standing == StallFacts()
 
 
 def test_not_a_number_survives_as_itself() -> None:

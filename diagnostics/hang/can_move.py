@@ -17,6 +17,7 @@ from holdfast.diagnostics.hang.operations import (
     needed,
     role_of,
 )
+from holdfast.diagnostics.hang.passed import Passed
 from holdfast.wire.standing import ThreadSight, ThreadState
 
 MOST_VARIANTS = 32
@@ -82,17 +83,23 @@ class CanMove:
         self._spread()
 
     def _take_operations(self) -> None:
+        for rank, process in self.ranks.items():
+            for opened in process.operations:
+                key = opened.operation.group, opened.operation.number
+                self.under.setdefault(key, {}).setdefault(rank, []).append(opened)
+        self.passed = Passed((process.facts for process in self.ranks.values()), self.under)
         members: dict[Group, frozenset[int]] = {}
         for rank, process in self.ranks.items():
             for opened in process.operations:
                 operation, group = opened.operation, opened.operation.group
                 key = group, operation.number
-                self.under.setdefault(key, {}).setdefault(rank, []).append(opened)
                 if group not in members:
                     members[group] = frozenset(group.members)
                 role = role_of(operation, rank, members[group])
                 if _may_end(operation, role, process.facts):
                     continue
+                if role is Role.ROOT and self.passed.lost_sender(operation, rank) is not None:
+                    role = Role.PARENT
                 same = (*key, operation.kind, operation.size, operation.root, role, rank if role is Role.PEER else -1)
                 opened.shared = self.shared.setdefault(same, SharedOperation(operation, role))
                 opened.shared.inside.append((rank, opened.index))
@@ -123,12 +130,19 @@ class CanMove:
         return Wait.FREE if has_end and not (facts.lock_held and sight.ends_in > self._longest_s) else Wait.OWN
 
     def _take_members(self) -> None:
-        variants = Counter(shared.key for shared in self.shared.values())
+        variants = Counter(shared.key for shared in self.shared.values() if shared.role is not Role.PARENT)
         for shared in self.shared.values():
             if variants[shared.key] > MOST_VARIANTS:
                 continue
+            if shared.role is Role.PARENT:
+                lost = {self.passed.lost_sender(shared.operation, rank) for rank, _ in shared.inside}
+                shared.blocked = {member: Lack.PASSED for member in lost if member is not None}
+                continue
             at = self.under[shared.key]
             for member in needed(shared.operation, shared.role, shared.inside[0][0]):
+                if shared.role is Role.CHILDREN and self.passed.is_lost(shared.operation, member):
+                    shared.blocked[member] = Lack.PASSED
+                    continue
                 lack = self._lack(shared.operation, member, at.get(member, ()))
                 if lack is not None:
                     shared.blocked[member] = lack
@@ -187,6 +201,9 @@ class CanMove:
             self._end(shared)
 
     def _end(self, shared: SharedOperation) -> None:
+        if shared.is_over:
+            return  # each member that moves ends it again: of 12,288 in one operation that took minutes
+        shared.is_over = True
         for rank, index in shared.inside:
             if index < 0:
                 self._wake(rank)

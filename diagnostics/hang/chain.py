@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from holdfast.diagnostics.hang.can_move import CanMove, Opened, Wait
 from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
-from holdfast.diagnostics.hang.operations import Lack, SharedOperation
+from holdfast.diagnostics.hang.operations import Lack, Role, SharedOperation
 from holdfast.diagnostics.hang.proof import Fact, FactKind, Link
 from holdfast.diagnostics.hang.wait_graph import WaitGraph
 from holdfast.wire.standing import ThreadSight
@@ -57,7 +57,8 @@ class ChainBuilder:
     def _operation(self, rank: int, opened: Opened) -> Link:
         operation, shared, index = opened.operation, opened.shared, opened.index
         assert shared is not None  # it can't end
-        member = self._nearest(shared)
+        lost = self._closed.passed.lost_sender(operation, rank) if shared.role is Role.PARENT else None
+        member = lost if lost is not None else self._nearest(shared)
         why, rests = self._lack(operation, member, shared.blocked[member])
         rests = (
             Fact(FactKind.OPERATION, rank, operation.thread, operation.group, operation.number),
@@ -77,7 +78,7 @@ class ChainBuilder:
 
         def cost(item: tuple[int, Lack]) -> tuple[int, int]:
             member, lack = item
-            if lack is Lack.GONE:
+            if lack in (Lack.GONE, Lack.PASSED):
                 return 0, member
             if lack is Lack.OTHER:
                 return 1, member
@@ -94,6 +95,11 @@ class ChainBuilder:
         if lack is Lack.GONE:
             self._follow(member)
             return f"rank {member} is gone and has begun {begun} operations of {group.label}", (counted,)
+        if lack is Lack.PASSED:
+            root = self._closed.passed.at[group, operation.number][member].root
+            which = f"rank {member} has left that number in a broadcast with root {root}"
+            past = Fact(FactKind.PAST, member, -1, group, operation.number)
+            return f"{which}, and no message went between the two", (counted, past)
         if lack is Lack.OTHER:
             facts, said = [counted], ""
             for number, one in enumerate(process.operations):

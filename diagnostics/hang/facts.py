@@ -43,6 +43,15 @@ class OpenAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Rooted:
+    """What an operation with a root was begun as."""
+
+    kind: str
+    root: int
+    """The rank, in the job."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankFacts:
     """One worker. A rank that is not in the input at all, or has no threads here, counts as able to do anything.
 
@@ -69,6 +78,8 @@ class RankFacts:
     """A channel or a `new_group` that is missing in `begun` has never been used: the table of groups is not full."""
     lock_held: bool = False
     """The interpreter's lock is held: no thread runs Python code, so none can begin an operation unseen."""
+    past: Mapping[tuple[Group, int], Rooted] = field(default_factory=dict)
+    """Operations with a root that it began last in groups of gloo, by number, also those that are over."""
 
     @property
     def is_alone(self) -> bool:

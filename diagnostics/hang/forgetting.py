@@ -37,6 +37,7 @@ def facts_of(job: Iterable[RankFacts]) -> list[Fact]:
         found += [Fact(FactKind.THREAD, one.rank, index) for index in range(len(one.threads))]
         found += [Fact(FactKind.OPERATION, one.rank, op.thread, op.group, op.number) for op in one.operations]
         found += [Fact(FactKind.COUNT, one.rank, -1, group) for group in one.begun if group in one.exact]
+        found += [Fact(FactKind.PAST, one.rank, -1, group, number) for group, number in one.past]
         found += [Fact(FactKind.COMPLETE, one.rank)] * (one.is_complete or one.lock_held)
         found += [Fact(FactKind.GONE, one.rank)] * one.is_gone
     return found
@@ -61,6 +62,9 @@ def _without(facts: RankFacts, fact: Fact) -> RankFacts:
     if fact.kind is FactKind.GONE:
         return replace(facts, is_gone=False)
     assert fact.group is not None
+    if fact.kind is FactKind.PAST:
+        key = fact.group, fact.number
+        return replace(facts, past={other: rooted for other, rooted in facts.past.items() if other != key})
     # With a row, so that `lists_all` does not stand for it.
     return replace(facts, exact=facts.exact - {fact.group}, begun={fact.group: 0, **facts.begun})
 

@@ -21,6 +21,8 @@ class Role(StrEnum):
     ROOT = "root"
     CHILDREN = "children"
     """The ranks to which the root of a broadcast sends itself. Gloo's sends wait until they are received."""
+    PARENT = "parent"
+    """The rank that sends to it in a broadcast, which will never send: see `passed`."""
     PEER = "peer"
     """The other end of a channel."""
     NOBODY = "nobody"
@@ -92,6 +94,8 @@ class Lack(StrEnum):
     GONE = "gone"
     OTHER = "other"
     """It is in another operation under the same number, and can't leave that one."""
+    PASSED = "passed"
+    """It has left that number in a broadcast of another root, in which no message went between the two."""
     STILL = "still"
     """It has not begun the operation, and none of its threads can move."""
 
@@ -110,6 +114,8 @@ class SharedOperation:
     inside: list[Place] = field(default_factory=list)
     blocked: dict[int, Lack] = field(default_factory=dict)
     """Members that have not come and can't come, as far as is known. Empty: it may end."""
+    is_over: bool = False
+    """All who are inside have been let go."""
 
     @property
     def key(self) -> tuple[Group, int]:

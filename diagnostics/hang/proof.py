@@ -31,6 +31,8 @@ class FactKind(StrEnum):
     """The kind, size and root of an open operation."""
     COUNT = "count"
     """How many operations a rank has begun in a group."""
+    PAST = "past"
+    """What an operation was that a rank has left."""
     COMPLETE = "complete"
     """A process has no operation besides those listed."""
     GONE = "gone"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from holdfast.diagnostics.hang.can_move import CanMove, Wait
+from holdfast.diagnostics.hang.facts import OpenAt
 from holdfast.diagnostics.hang.group import Group
 from holdfast.diagnostics.hang.operations import Lack, SharedOperation
 from holdfast.diagnostics.hang.proof import Cause, End
@@ -42,7 +43,8 @@ def ends_of(closed: CanMove, graph: WaitGraph, longest_s: float) -> list[End]:
     if timed:
         text = f"{named(timed)}: the main thread's deadline is after the pause limit of {longest_s:g} s"
         found.append(End(Cause.DEADLINE, tuple(sorted(timed)), text + _waiting(closed, timed)))
-    keys = {node.key: None for node in graph.ends if isinstance(node, SharedOperation) and _lacking(node, Lack.OTHER)}
+    differing = [node for node in graph.ends if _lacking(node, Lack.OTHER) or _lacking(node, Lack.PASSED)]
+    keys = {node.key: None for node in differing if isinstance(node, SharedOperation)}
     found += [_mismatch(closed, key) for key in keys]
     return found + [_order(cycle) for cycle in graph.cycles]
 
@@ -85,9 +87,12 @@ def _waiting(closed: CanMove, reasons: set[int]) -> str:
 
 
 def _mismatch(closed: CanMove, key: tuple[Group, int]) -> End:
-    """The minority in kind, else in size, else in root; where none is larger, the job."""
+    """The minority in kind, else in size, else in root; where none is larger, the job. Ranks that have left the number
+    count as well, where it is known in what they were."""
     group, number = key
     held = [(rank, one.operation) for rank, opened in closed.under[key].items() for one in opened]
+    left = sorted(closed.passed.at.get(key, {}).items())
+    held += [(rank, OpenAt(0, group, one.kind, number, root=one.root)) for rank, one in left]
     kinds = [(rank, one.kind) for rank, one in held if one.kind]
     sizes = [(rank, words(one.size)) for rank, one in held if one.size]
     roots = [(rank, f"root {one.root}") for rank, one in held if one.root >= 0]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.closure import judge
 from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
@@ -338,6 +339,14 @@ def test_a_big_job_has_a_short_proof() -> None:
     assert proof.reasons == (77,)
     assert proof.text.endswith("ranks 0-76,78-12287 wait for it in all_reduce 41 of world (0-12287)")
     assert len(proof.chain) == 1
+
+
+def test_in_a_big_job_that_may_go_on_each_operation_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, move = [], CanMove._move
+    monkeypatch.setattr(CanMove, "_move", lambda self, place: (moves.append(place), move(self, place)))
+    everyone = Group("world", 1, tuple(range(500)))
+    assert dead(*(rank(number, inside(everyone, 41)) for number in range(1, 500))) == ()
+    assert len(moves) < 2 * 500
 
 
 def test_mains_that_are_gone_are_not_dead_once_more() -> None:

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from holdfast.diagnostics.hang import can_move
 from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.closure import judge
-from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts, Rooted
 from holdfast.diagnostics.hang.group import Group
 from holdfast.diagnostics.hang.operations import Role, differ, needed, role_of
+from holdfast.diagnostics.hang.passed import Passed
 from holdfast.wire.standing import ThreadSight, ThreadState
 from tests.diagnostics.support.dead_model import Model
-from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, drawn, standing
+from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, broadcasting, drawn, standing
 
 SAMPLE = 6000
 WHOLE = "HOLDFAST_MODEL_SECONDS"
@@ -55,7 +56,7 @@ def by_closure(job: Job) -> set[int]:
 @cache
 def sample() -> tuple[Explored, ...]:
     rng = random.Random(1)
-    return tuple(explore(drawn(rng)) for _ in range(SAMPLE))
+    return tuple(explore(broadcasting(rng) if n % 6 == 0 else drawn(rng)) for n in range(SAMPLE))
 
 
 def test_the_judge_says_what_the_model_finds() -> None:
@@ -74,7 +75,7 @@ def test_free_threads_that_do_less_than_they_may_lead_no_dead_rank_out() -> None
 @pytest.mark.timeout(0)
 @pytest.mark.skipif(not os.environ.get(WHOLE), reason="make model")
 def test_the_whole_space() -> None:
-    """In an order of its own, so that each run begins with other states."""
+    """In an order of its own, so that each run begins with other states; and what is drawn at random beside it."""
     start, rng = time.process_time(), random.Random(int(os.environ.get("HOLDFAST_MODEL_SEED", "0")))
     end = start + float(os.environ[WHOLE])
     offset, jobs, states, dead = rng.randrange(SIZE), 0, 0, 0
@@ -83,6 +84,9 @@ def test_the_whole_space() -> None:
         index, twist = (offset + jobs // 2 * stride) % SIZE, 0 if jobs % 2 else rng.randrange(len(TWISTS) ** 3)
         one = explore(standing(index, twist))
         assert dead_of(one.job) == one.dead, (index, twist, one)
+        for cast in (explore(broadcasting(rng)), explore(drawn(rng))):
+            assert dead_of(cast.job) == cast.dead, cast
+            states += cast.states
         jobs, states, dead = jobs + 1, states + one.states, dead + bool(one.dead)
         if one.dead and jobs % 499 == 0:
             rich = Model(one.job, LONGEST, is_rich=True)
@@ -126,6 +130,17 @@ def _holds(state: ThreadState) -> Callable[..., can_move.Wait]:
 
 _PROCESS, _ROLE, _WAIT, _INIT = can_move._process, role_of, CanMove._wait_of, CanMove.__init__
 _NEEDED, _DIFFER = needed, differ
+
+
+def _left_with_another_root(self: Passed, operation: OpenAt, passed: int, source: int, target: int) -> bool:
+    done = self.at.get((operation.group, operation.number), {}).get(passed)
+    return done is not None and done.kind == "broadcast" and done.root != operation.root
+
+
+def _of_the_root(self: Passed, operation: OpenAt, rank: int) -> int | None:
+    return operation.root if self._is_lost(operation, operation.root, operation.root, rank) else None
+
+
 _MUTANTS: dict[str, tuple[object, str, object]] = {
     "a process does not wait for its threads": (CanMove, "_wake", lambda self, rank: None),
     "one window is enough": (can_move, "KNOWN_AFTER", 0.3),
@@ -141,6 +156,10 @@ _MUTANTS: dict[str, tuple[object, str, object]] = {
     "no operation ends by itself": (can_move, "_may_end", lambda one, role, facts: one.group not in facts.exact),
     "what is held never goes on": (CanMove, "_wait_of", _holds(ThreadState.HELD)),
     "a late deadline is none": (CanMove, "_wait_of", _holds(ThreadState.TIMED)),
+    "what was left was the same": (Passed, "_is_lost", lambda *of: False),
+    "nothing was sent under another root": (Passed, "_is_lost", _left_with_another_root),
+    "a broadcast is one hop": (Passed, "lost_sender", _of_the_root),
+    "a root needs no child that has left": (Passed, "is_lost", lambda *of: False),
 }  # fmt: skip
 
 
@@ -190,6 +209,11 @@ def one_rank(draw: st.DrawFn, rank: int, groups: list[Group], channels: list[Gro
             operations.append(OpenAt(waits, group, kind, number, draw(st.sampled_from([0, 4, 4, 8])), root, is_timed))
             begun[group] = max(begun.get(group, 0), number + 1)
     exact = frozenset(group for group in begun if draw(st.integers(0, 5)))
+    counts = [(group, number) for group, count in begun.items() if group in own for number in range(count)]
+    roots = {key: draw(st.sampled_from([-1, *key[0].members, 77])) for key in counts}
+    past = {
+        key: Rooted(draw(st.sampled_from(["broadcast", "reduce"])), root) for key, root in roots.items() if root >= 0
+    }
     is_gone, is_complete, lock_held = draw(st.integers(0, 5)) == 0, draw(st.integers(0, 4)) > 0, draw(st.booleans())
     return RankFacts(
         rank,
@@ -203,6 +227,7 @@ def one_rank(draw: st.DrawFn, rank: int, groups: list[Group], channels: list[Gro
         "",
         draw(st.booleans()),
         lock_held,
+        past,
     )
 
 

@@ -7,6 +7,7 @@ all whom it needs have put the same under way. A rank is dead if on no path its 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from holdfast.diagnostics.hang.facts import RankFacts
@@ -18,6 +19,8 @@ Sign = tuple[str, int, int]
 """Kind, size, root."""
 ANY: Sign = ("", 0, -1)
 """Sign of an operation that is over, or may be tried again: it fits whatever the others do."""
+LEFT_BROADCAST = "left broadcast"
+"""Kind of a broadcast that is over, and whose root is known."""
 Ref = tuple[Group, int, Sign]
 Thread = tuple[int, tuple[Ref, ...]]
 """Mode, and the operations that it is in."""
@@ -30,9 +33,35 @@ _EVERYONE = {"all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_al
 
 
 def _fits(one: Sign, other: Sign) -> bool:
+    if LEFT_BROADCAST in (one[0], other[0]):
+        return True
     same_kind = not one[0] or not other[0] or one[0] == other[0] or {one[0], other[0]} == _LEGS
     same_size = 0 in (one[1], other[1]) or one[1] == other[1]
     return same_kind and same_size and (-1 in (one[2], other[2]) or one[2] == other[2])
+
+
+@cache
+def _messages(members: tuple[int, ...], root: int) -> frozenset[tuple[int, int]]:
+    """Who sends to whom in a broadcast: what each rank does, line by line as gloo's broadcast.cc has it."""
+    size, found = len(members), set()
+    rounds = (size - 1).bit_length()
+    for rank in range(size):
+        virtual, mask = (rank + size - members.index(root)) % size, (1 << rounds) - 1
+        for bit in range(rounds):
+            mask ^= 1 << bit
+            peer = virtual ^ (1 << bit)
+            if virtual & mask == 0 and peer < size and not virtual & (1 << bit):
+                found.add((members[rank], members[(peer + members.index(root)) % size]))
+    return frozenset(found)
+
+
+def _went(sign: Sign, left: Sign, group: Group, rank: int, other: int) -> bool:
+    """Whether the message that `rank` waits for, in a broadcast, went between it and `other`, which has left."""
+    mine = _messages(group.members, sign[2])
+    way = (rank, other) if sign[2] == rank else (other, rank)
+    if left[0] != LEFT_BROADCAST or left[2] == sign[2] or left[2] not in group.members or way not in mine:
+        return True
+    return way in _messages(group.members, left[2])
 
 
 def _wanted(rank: int, group: Group, sign: Sign) -> set[int] | None:
@@ -99,6 +128,9 @@ class Model:
         for group, count in facts.begun.items():
             rank.logs[group] = len(logs)
             logs.append([ANY] * count)
+        for (group, number), rooted in facts.past.items():
+            if rooted.kind == "broadcast" and number < facts.begun.get(group, 0):
+                logs[rank.logs[group]][number] = (LEFT_BROADCAST, 0, rooted.root)
         if facts.is_gone:
             return
         listed = {sight.tid for sight in facts.threads} - {0}
@@ -162,7 +194,10 @@ class Model:
         wanted = _wanted(rank, group, sign)
         if (rank, ref) in self._timed or wanted is None or group not in self._ranks[rank].facts.exact:
             return True
-        for other in wanted:
+        senders = (
+            {at for at, to in _messages(group.members, sign[2]) if to == rank} if sign[0] == "broadcast" else set()
+        )
+        for other in wanted | senders:
             peer = self._ranks.get(other)
             if peer is None:
                 continue
@@ -171,7 +206,10 @@ class Model:
                 continue
             at = peer.logs.get(group)
             log = logs[at] if at is not None else ()
-            if len(log) <= number or not _fits(sign, log[number]):
+            has_come = len(log) > number and _fits(sign, log[number])
+            if other in wanted and not has_come:
+                return False
+            if sign[0] == "broadcast" and len(log) > number and not _went(sign, log[number], group, rank, other):
                 return False
         return True
 

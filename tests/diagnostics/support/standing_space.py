@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts, Rooted
 from holdfast.diagnostics.hang.group import Group
 from holdfast.wire.standing import ThreadSight, ThreadState
-from tests.diagnostics.support.standing_ranks import LEFT, MAIN, OTHER, RIGHT, WORLD, inside
+from tests.diagnostics.support.standing_ranks import LEFT, MAIN, OTHER, RIGHT, WORLD, inside, thread
 
 LONGEST = 1800.0
 GROUPS = ((WORLD, LEFT), (WORLD, LEFT, RIGHT), (WORLD, RIGHT))
@@ -73,6 +73,14 @@ def _gone(facts: RankFacts) -> RankFacts:
     return replace(facts, is_gone=True, threads=(), operations=())
 
 
+def _left(facts: RankFacts, root: int) -> RankFacts:
+    """Number 1 was a broadcast in each of its groups, unless it is in another operation there."""
+    facts = replace(facts, past={(group, 1): Rooted("broadcast", root) for group in GROUPS[facts.rank]})
+    for group in GROUPS[facts.rank]:
+        facts = _counts(facts, group, 2)
+    return facts
+
+
 TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: facts,
     lambda facts: facts,
@@ -85,7 +93,6 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: _first(facts, thread=0),
     lambda facts: _first(facts, thread=99),
     lambda facts: _first(facts, is_timed=True),
-    lambda facts: _first(facts, kind="broadcast", root=1),
     lambda facts: _first(facts, kind="reduce", root=facts.rank),
     lambda facts: _first(facts, size=7),
     lambda facts: _first(facts, size=8 - facts.rank % 2),
@@ -103,7 +110,15 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: replace(_main(facts, state=ThreadState.OWN, ends_in=90000.0), is_complete=False, lock_held=True),
     lambda facts: _main(facts, state=ThreadState.GONE),
     lambda facts: _main(facts, state=ThreadState.HELD),
+    lambda facts: _first(facts, kind="broadcast", root=1),
+    lambda facts: _first(facts, kind="broadcast", root=2),
+    lambda facts: _left(facts, 0),
+    lambda facts: _left(facts, 1),
+    lambda facts: _left(facts, 2),
+    lambda facts: replace(_left(facts, 0), exact=frozenset({LEFT})),
 )
+BROADCASTS = (0, *range(len(TWISTS) - 6, len(TWISTS)))
+"""Twists about these."""
 
 
 def standing(index: int, twist: int = 0) -> tuple[RankFacts, RankFacts, RankFacts]:
@@ -116,12 +131,31 @@ def standing(index: int, twist: int = 0) -> tuple[RankFacts, RankFacts, RankFact
     return changes[0](ways(0)[first]), changes[1](ways(1)[second]), changes[2](ways(2)[third])
 
 
+def broadcasting(rng: random.Random) -> tuple[RankFacts, ...]:
+    """Four or five ranks of one group, each in number 1, a broadcast with any root, or after it, or before it."""
+    size = rng.choice((4, 5))
+    group = Group("group", 1, tuple(range(size)))
+    usual, found = rng.randrange(size), []
+    for rank in range(size):
+        root = rng.choice((usual, usual, rng.randrange(size)))
+        cast, state = inside(group, 1, "broadcast", root=root), rng.choice(("in it", "in it", "after it", "later", ""))
+        later = inside(group, 2)
+        held = {"in it": (cast,), "later": (later,)}.get(state, ())
+        count = {"in it": 2, "after it": 2, "later": 3}.get(state, 1)
+        is_known = rng.random() < 0.8
+        past = {(group, 1): Rooted(rng.choice(("broadcast", "broadcast", "reduce")), root)} if is_known else {}
+        alone, exact = (thread(),), frozenset({group} if rng.random() < 0.95 else ())
+        found.append(RankFacts(rank, False, "", alone, held, {group: count}, exact=exact, is_complete=True, past=past))
+    return tuple(found)
+
+
 def drawn(rng: random.Random) -> tuple[RankFacts, RankFacts, RankFacts]:
     """Half of them meet: ranks are in operations under the same number. Of three, two are twisted: alike, or each."""
     first = rng.randrange(len(ways(0)))
     second, third = (_near(rng, rank, ways(0)[first]) for rank in (1, 2))
     size = len(TWISTS)
-    twist = rng.choice((0, rng.randrange(size**3), rng.randrange(size) * (1 + size + size**2)))
+    alike, cast = rng.randrange(size) * (1 + size + size**2), [rng.choice(BROADCASTS) for _ in range(3)]
+    twist = rng.choice((0, rng.randrange(size**3), alike, cast[0] + size * (cast[1] + size * cast[2])))
     return standing(first + len(ways(0)) * (second + len(ways(1)) * third), twist)
 
 

@@ -10,7 +10,7 @@ from holdfast.controller.hang.pauses import PauseWatch
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
-from holdfast.wire.standing import StallFacts, ThreadSight, ThreadState
+from holdfast.wire.standing import PastOperation, StallFacts, ThreadSight, ThreadState
 from tests.controller.support.standstills import (
     OPTIONS,
     QUICK,
@@ -167,6 +167,19 @@ def test_one_rank_in_another_operation_than_ddp_is_named_and_not_those_in_ddp() 
     assert (finding.subject, finding.evidence["reason"]) == ("rank3", "mismatch")
     assert "broadcast" in finding.text
     assert finding.evidence["proof"]
+
+
+def test_one_that_means_another_root_is_named_though_the_others_have_left_that_broadcast() -> None:
+    """Rank 0 expects rank 5's broadcast; all others received that of rank 4, which waits for rank 0 to receive it."""
+    ranks = frozen(3.0)
+    for rank in range(8):
+        elsewhere(ranks, rank, root=4) if rank == 4 else elsewhere(ranks, rank, "all_reduce", 5, -1)
+        left = (PastOperation("broadcast", 0, 4, 4), PastOperation("broadcast", 3, 4, 4))
+        ranks.standing[rank] = dataclasses.replace(ranks.standing[rank], past=left)  # type: ignore[type-var]
+    elsewhere(ranks, 0, root=5)
+    (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
+    assert (finding.subject, finding.evidence["reason"]) == ("rank0", "mismatch")
+    assert "root 5 (rank 0), root 4 (ranks 1-7)" in finding.text
 
 
 def test_half_and_half_names_the_job() -> None:

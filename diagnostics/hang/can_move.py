@@ -100,6 +100,8 @@ class CanMove:
                     continue
                 if role is Role.ROOT and self.passed.lost_sender(operation, rank) is not None:
                     role = Role.PARENT
+                elif role is Role.ROOT and self._may_be_fed(operation, rank):
+                    continue
                 same = (*key, operation.kind, operation.size, operation.root, role, rank if role is Role.PEER else -1)
                 opened.shared = self.shared.setdefault(same, SharedOperation(operation, role))
                 opened.shared.inside.append((rank, opened.index))
@@ -143,6 +145,8 @@ class CanMove:
                 if shared.role is Role.CHILDREN and self.passed.is_lost(shared.operation, member):
                     shared.blocked[member] = Lack.PASSED
                     continue
+                if shared.role is Role.CHILDREN and self._takes(shared.operation, at.get(member, ()), member):
+                    continue
                 lack = self._lack(shared.operation, member, at.get(member, ()))
                 if lack is not None:
                     shared.blocked[member] = lack
@@ -153,6 +157,30 @@ class CanMove:
                 self._of_member.setdefault(member, []).append(shared)
             if not shared.blocked or any(member not in self.ranks for member in members):
                 self._end(shared)
+
+    def _may_be_fed(self, operation: OpenAt, rank: int) -> bool:
+        """Whether a broadcast's message may come to a rank without its root: from its parent in the tree, which is
+        another rank and may be, or have been, in a broadcast of another root under that number."""
+        group, number = operation.group, operation.number
+        parent = self.passed.parent(operation, rank) if operation.kind == "broadcast" else operation.root
+        if parent == operation.root:
+            return False
+        process = self.ranks.get(parent)
+        if process is None or group not in process.facts.exact:
+            return True
+        if here := self.under[group, number].get(parent, ()):
+            ways = [(one.operation.kind, one.operation.root) for one in here if one.operation.root != operation.root]
+            return any(self.passed.leads(group, *way, parent, rank) for way in ways)
+        if process.facts.begun.get(group, 0) <= number:
+            return False
+        left = self.passed.at.get((group, number), {}).get(parent)
+        return left is None or left.kind != "broadcast" or self.passed.leads(group, left.kind, left.root, parent, rank)
+
+    def _takes(self, operation: OpenAt, here: Collection[Opened], member: int) -> bool:
+        """Whether a rank that is in another broadcast under that number may take the message of this one's root for
+        that of its own."""
+        others = [one.operation for one in here if one.operation.root != operation.root]
+        return any(self.passed.leads(one.group, one.kind, one.root, operation.root, member) for one in others)
 
     def _lack(self, operation: OpenAt, member: int, here: Collection[Opened]) -> Lack | None:
         """Why a needed member does not come. None: it has come, or may come for all that is known."""

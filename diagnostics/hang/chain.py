@@ -64,6 +64,7 @@ class ChainBuilder:
             Fact(FactKind.OPERATION, rank, operation.thread, operation.group, operation.number),
             Fact(FactKind.COUNT, rank, -1, operation.group),
             *rests,
+            *(self._of_parent(operation, rank) if shared.role is Role.ROOT else ()),
         )
         if index < 0:
             what = f"has under way, seen by no thread of it, {operation}"
@@ -72,6 +73,17 @@ class ChainBuilder:
         rests = Fact(FactKind.THREAD, rank, index), *rests
         who, known = _thread(index, sight), "the kernel and the probe"
         return Link(rank, who, f"waits in {operation}", (member,), why, known, sight.seconds, rests)
+
+    def _of_parent(self, operation: OpenAt, rank: int) -> Iterator[Fact]:
+        """By which it is known that the rank that sends to it in a broadcast sends it nothing for another root."""
+        closed, group, number = self._closed, operation.group, operation.number
+        parent = closed.passed.parent(operation, rank) if operation.kind == "broadcast" else operation.root
+        if parent != operation.root:
+            yield Fact(FactKind.COUNT, parent, -1, group)
+            for one in closed.under[group, number].get(parent, ()):
+                yield Fact(FactKind.OPERATION, parent, one.operation.thread, group, number)
+            if parent in closed.passed.at.get((group, number), {}):
+                yield Fact(FactKind.PAST, parent, -1, group, number)
 
     def _nearest(self, shared: SharedOperation) -> int:
         """The member whose absence has the shortest proof."""

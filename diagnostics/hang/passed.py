@@ -33,13 +33,27 @@ class Passed:
                 if is_left and key[0] in one.exact:
                     self.at.setdefault(key, {})[one.rank] = rooted
 
+    def parent(self, operation: OpenAt, rank: int) -> int:
+        """From whom a broadcast's message comes to a rank that is not its root."""
+        group, places = operation.group, self._places_of(operation.group)
+        return group.members[parent_of(places[rank], places[operation.root], len(group.members))]
+
+    def leads(self, group: Group, kind: str, root: int, source: int, target: int) -> bool:
+        """Whether an operation may send a message of a broadcast from one rank to the other, for all that is known of
+        it (empty or below 0: nothing)."""
+        places = self._places_of(group)
+        if kind not in ("", "broadcast") or root == target:
+            return False
+        if not kind or root not in places:
+            return True
+        return parent_of(places[target], places[root], len(group.members)) == places[source]
+
     def lost_sender(self, operation: OpenAt, rank: int) -> int | None:
         """For a rank in an operation whose root it is not: the rank that should send to it in a broadcast, if that has
         left the number in a broadcast of another root and sent nothing there to this rank."""
         if operation.kind != "broadcast" or (operation.group, operation.number) not in self.at:
             return None
-        group, places = operation.group, self._places_of(operation.group)
-        parent = group.members[parent_of(places[rank], places[operation.root], len(group.members))]
+        parent = self.parent(operation, rank)
         return parent if self._is_lost(operation, parent, parent, rank) else None
 
     def is_lost(self, operation: OpenAt, child: int) -> bool:

@@ -352,3 +352,24 @@ def test_in_a_big_job_that_may_go_on_each_operation_ends_once(monkeypatch: pytes
 def test_mains_that_are_gone_are_not_dead_once_more() -> None:
     assert MAIN != OTHER
     assert dead(rank(0, threads=(thread(ThreadState.GONE),))) == ()
+
+
+def test_a_broadcast_from_four_ranks_on_may_be_fed_by_a_parent_that_means_another_root() -> None:
+    """In gloo's tree rank 3 receives from rank 1 where the root is 0, and where it is 1: the message is the same."""
+    four = Group("four", 4, (0, 1, 2, 3))
+    waits = rank(3, inside(four, 5, "broadcast", root=0), begun={four: 6})
+    stuck = [rank(0, begun={four: 5}), rank(2, begun={four: 5})]
+    for root, is_dead in ((1, False), (2, True), (0, True)):
+        parent = rank(1, inside(four, 5, "broadcast", root=root), begun={four: 6})
+        assert (3 in dead(*stuck, parent, waits)) is is_dead, root
+    assert 3 not in dead(*stuck, rank(1, begun={four: 6}), waits)  # it has left the number, under a root not known
+
+
+def test_a_roots_message_may_be_taken_for_that_of_another_root() -> None:
+    """Rank 2 receives from rank 0 where the root is 0, and where it is 3."""
+    four = Group("four", 4, (0, 1, 2, 3))
+    root = rank(0, inside(four, 5, "broadcast", root=0), begun={four: 6})
+    stuck = [rank(1, begun={four: 5}), rank(3, begun={four: 5})]
+    for other, is_dead in ((3, False), (1, True)):
+        child = rank(2, inside(four, 5, "broadcast", root=other), begun={four: 6})
+        assert (0 in dead(root, *stuck, child)) is is_dead, other

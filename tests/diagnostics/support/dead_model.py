@@ -64,6 +64,12 @@ def _went(sign: Sign, left: Sign, group: Group, rank: int, other: int) -> bool:
     return way in _messages(group.members, left[2])
 
 
+def _takes(sign: Sign, other: Sign, group: Group, root: int, rank: int) -> bool:
+    """Whether a rank in another broadcast takes the message of this one's root for that of its own."""
+    is_other = sign[0] == "broadcast" and sign[2] == root and other[0] == "broadcast" and other[2] != root
+    return is_other and (other[2] not in group.members or (root, rank) in _messages(group.members, other[2]))
+
+
 def _wanted(rank: int, group: Group, sign: Sign) -> set[int] | None:
     """Whom an operation can't end without. None: who knows."""
     kind, _, root = sign
@@ -197,6 +203,8 @@ class Model:
         senders = (
             {at for at, to in _messages(group.members, sign[2]) if to == rank} if sign[0] == "broadcast" else set()
         )
+        if sign[2] != rank and any(self._may_feed(at, rank, ref, state) for at in senders):
+            return True
         for other in wanted | senders:
             peer = self._ranks.get(other)
             if peer is None:
@@ -206,12 +214,29 @@ class Model:
                 continue
             at = peer.logs.get(group)
             log = logs[at] if at is not None else ()
-            has_come = len(log) > number and _fits(sign, log[number])
+            has_come = len(log) > number and (_fits(sign, log[number]) or _takes(sign, log[number], group, rank, other))
             if other in wanted and not has_come:
                 return False
             if sign[0] == "broadcast" and len(log) > number and not _went(sign, log[number], group, rank, other):
                 return False
         return True
+
+    def _may_feed(self, sender: int, rank: int, ref: Ref, state: State) -> bool:
+        """Whether the one that sends to `rank` in a broadcast did so, or may, for a broadcast of another root."""
+        group, number, sign = ref
+        peer = self._ranks[sender]
+        if group not in peer.facts.exact:
+            return True
+        log = state[1][peer.logs[group]] if group in peer.logs else ()
+        if sender == sign[2] or len(log) <= number:
+            return False
+        kind, _, root = log[number]
+        if kind == LEFT_BROADCAST:
+            return root == sign[2] or (sender, rank) in _messages(group.members, root)
+        is_known = kind and root >= 0 and root != sign[2]
+        if is_known and kind == "broadcast":
+            return (sender, rank) in _messages(group.members, root)
+        return kind in ("", "broadcast") and root != sign[2]
 
     def steps(self, state: State) -> Iterator[State]:
         threads, logs = state

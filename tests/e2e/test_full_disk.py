@@ -88,6 +88,10 @@ def logged(cluster: LocalCluster, rank: int) -> str:
     return paths[-1].read_text(errors="replace") if paths else ""
 
 
+def is_back(incident: dict[str, object]) -> bool:
+    return incident["kind"] == "agent-exit" and incident["state"] == "closed"
+
+
 @pytest.mark.parametrize("then", ["nothing else", "its agent dies", "there is room again"])
 def test_a_job_goes_on_where_the_agents_folder_is_full(
     runs: Runs, cluster: LocalCluster, tmp_path: Path, then: str
@@ -99,6 +103,10 @@ def test_a_job_goes_on_where_the_agents_folder_is_full(
     run.says("[1] step 20 ", WARM_S)
     if then == "its agent dies":
         os.kill(cluster.pids()["node0"], signal.SIGKILL)
+        # What is printed at a worker's end reaches the user if an agent is there again to read it.
+        wait_for(
+            lambda: any(is_back(one) for one in runs.new_incidents(before)), WARM_S, lambda: runs.new_incidents(before)
+        )
     elif then == "there is room again":
         filler.unlink()
     (tmp_path / "seen").touch()

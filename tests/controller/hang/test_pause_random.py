@@ -111,6 +111,16 @@ def test_what_is_wrong(found: dict[str, Any], change: dict[str, Any], says: str)
     assert says in "; ".join(wrong(found | change))
 
 
+def test_what_was_meant_as_a_hang_and_ended_by_itself_is_none() -> None:
+    left = DEAD | {"incidents": [], "restarts": 0, "truth": DEAD["truth"] | {"ended": 3}}
+    assert wrong(left) == []
+    assert rows([{"case": "random:1:1", "set": "hang", "holdfast": left | {"wrong": []}}])[0][:3] == (
+        "hang: none, it ended by itself", 1, 1,
+    )  # fmt: skip
+    assert wrong(left | {"restarts": 1}) == ["not found"]
+    assert wrong(left | {"truth": left["truth"] | {"ended": 2}}) == ["not found"]
+
+
 def test_the_table_and_the_names_that_repeat_a_case() -> None:
     late = DEAD | {"seconds": 3.0, "wrong": ["found after 3.00 s"]}
     late["truth"] = late["truth"] | {"composition": {"framework": "ddp", "groups": "none", "pauses": [], "hang": {

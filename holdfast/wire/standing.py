@@ -5,10 +5,11 @@ fact of the kernel about one thread; an operation is a fact of the probe, or of 
 They are the facts of a proof, and `diagnostics.hang.closure` draws the conclusions.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-NAN = float("nan")
+NAN = math.nan
 
 
 class ThreadState(StrEnum):

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
+from itertools import cycle, islice
 
 from holdfast.base.errors import Conflict, NotFound, UsageError
 from holdfast.controller.http.facade import Json
@@ -268,8 +269,11 @@ class FakeFacade(FakeJob):
         begin = (self.now - seconds) * 1000
         nics = []
         for i, nic in enumerate(row["nics"]):
-            wave = [self._bytes(begin + t, i) for t in range(count)]
-            back = [self._bytes(begin + t - 60, i + 3) for t in range(count)]
+            known = min(count, 10_000)  # then again the same: ten minutes of it would take seconds
+            wave, back = (
+                list(islice(cycle([self._bytes(begin + t + shift, n) for t in range(known)]), count))
+                for shift, n in ((0, i), (-60, i + 3))
+            )
             nics.append({"name": nic["name"], "t0": begin, "t": list(range(count)), "tx": wave, "rx": back})
         return {"node": node, "nics": nics}
 

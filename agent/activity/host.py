@@ -9,6 +9,7 @@ from statistics import median
 
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import Descendants
+from holdfast.agent.processes.memory_sharers import MemorySharers, Unknown
 from holdfast.agent.processes.proc_files import parse_stat, read
 
 SOCKETS_FRESH_S = 0.09
@@ -32,6 +33,7 @@ class HostLook:
         self.is_one = False
         """Whether the host has one worker only: what the host moves is that one's."""
         self.descendants = Descendants(proc)
+        self._sharers = MemorySharers()
         self._wakes: deque[float] = deque(maxlen=_WAKES)
         self._dump = dump
         self._sockets = sockets.Sockets()
@@ -40,6 +42,15 @@ class HostLook:
 
     def begin(self, now: float) -> None:
         self.descendants.look(now)
+        self._sharers.keep(self.workers)
+
+    def sharers(self, pid: int) -> str:
+        """Who else has a worker's memory, in words; empty: nobody."""
+        try:
+            found = self._sharers.of(pid, self.descendants.began)
+        except Unknown:
+            return "processes that may share its memory: this kernel does not say"
+        return f"pid {found[0]}, which shares its memory" if found else ""
 
     def sleep(self, seconds: float) -> None:
         """What waking up from it takes is a measure for the workers' attempts."""

@@ -7,7 +7,6 @@ leaves both counts in the probe file, where the agent sees them grow or stand.
 
 import ctypes
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file.own_threads import start_thread
 
 EVERY_S = 0.25
 YOUNG_S = 0.2
@@ -69,7 +69,7 @@ class DeviceEvents:
         if not self._is_started:
             self._is_started = True
             with suppress(RuntimeError):  # no thread to spare
-                threading.Thread(target=self._run, name="holdfast-events", daemon=True).start()
+                start_thread(self._run, "holdfast-events")
         return recorded
 
     def _run(self) -> None:

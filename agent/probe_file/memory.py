@@ -13,6 +13,7 @@ from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.groups import GroupTable
 from holdfast.agent.probe_file.handlers import script_handlers
 from holdfast.agent.probe_file.open_rows import OpenTable
+from holdfast.agent.probe_file.own_threads import start_thread
 from holdfast.agent.probe_file.past_rows import PastRing
 from holdfast.agent.probe_file.thread_clock import ThreadClock
 from holdfast.base import bounds
@@ -123,7 +124,7 @@ class Memory:
         self.map[layout.AT_RECORD : layout.AT_RECORD + 8] = bytes(8)
         self.words[layout.WORD_PID] = os.getpid()
         self.write_state()
-        threading.Thread(target=self.tick, name="holdfast-tick", daemon=True).start()
+        start_thread(self.tick, "holdfast-tick")
 
     def tick(self) -> None:
         words, at, sleep = self.words, layout.WORD_TICK, time.sleep

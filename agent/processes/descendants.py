@@ -74,6 +74,11 @@ class Descendants:
             if one.marked:
                 self._marked.setdefault(one.marked, []).append(pid)
 
+    @property
+    def began(self) -> dict[int, int]:
+        """All processes of the host, and when each began (clock ticks)."""
+        return {pid: one.start_ticks for pid, one in self._known.items()}
+
     def of(self, worker: int, mark: str = "") -> list[int]:
         """Running processes that this worker has started, without itself, oldest first."""
         own = self._known.get(worker)

@@ -1,12 +1,14 @@
 """What the workers of this node are doing, line by line: their Python stacks, and what the kernel reports of them.
 
-Where speed matters, a signal that `bootstrap` has registered with faulthandler: it answers within
-milliseconds, also while the interpreter lock is held, but it interrupts system calls. Where there is time, and for a
-process that is stopped and cannot answer, py-spy reads its memory and the process notices nothing, where that is
-installed. Without either, the kernel's report of the main thread remains: its state, and where it sleeps.
+Where speed matters, a signal that `bootstrap` has registered with faulthandler: it answers within milliseconds, also
+while the interpreter lock is held. It goes to the probe's own thread, which writes the stacks of all: no system call of
+the program is interrupted. Where there is time, and for a process that is stopped and cannot answer, py-spy reads its
+memory, where that is installed. Without either, the kernel's report of the main thread remains: its state, and where
+it sleeps.
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import re
@@ -22,9 +24,11 @@ from typing import Any
 
 from holdfast.agent import forkserver
 from holdfast.agent.probe_file import memory
-from holdfast.agent.probe_file.layout import STACKS_SIGNAL, STACKS_SUFFIX
+from holdfast.agent.probe_file.layout import STACKS_SIGNAL, STACKS_SUFFIX, WORD_TICK_THREAD
+from holdfast.base.bounds import MAX_PID
 from holdfast.wire import rank_sets
 
+_tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # of glibc, from 2.30 on
 _ANSWER_S = 0.5
 _QUIET_S = 0.03
 _SPY_S = 5.0
@@ -78,7 +82,7 @@ async def read(pid: int, probe: Path, gently: bool = False) -> ProcessStacks:
     state = kernel_state(pid)
     threads = parse_spy(await _spy(pid)) if gently else ()
     if not threads and not state.startswith(("T", "t")) and _answers(pid):
-        threads = parse_faulthandler(await _ask(pid, probe.with_name(probe.name + STACKS_SUFFIX)))
+        threads = parse_faulthandler(await _ask(pid, probe))
     if not threads and not gently:
         threads = parse_spy(await _spy(pid))
     return ProcessStacks(state, threads)
@@ -104,7 +108,8 @@ def kernel_state(pid: int) -> str:
 
 
 def parse_faulthandler(text: str) -> tuple[Thread, ...]:
-    """Its threads; the one that the signal interrupted is the main one."""
+    """Its threads. The main one is that which the signal interrupted, or, where that was the probe's, the last: the
+    interpreter lists the newest first."""
     threads: list[tuple[str, list[Call]]] = []
     for line in text.splitlines():
         line = line[:_MOST_LINE]
@@ -112,6 +117,8 @@ def parse_faulthandler(text: str) -> tuple[Thread, ...]:
             threads.append(("main" if line.startswith("Current") else "other", []))
         elif threads and (frame := _FRAME.match(line)):
             threads[-1][1].append((frame["path"], frame["line"], frame["name"]))
+    if any(name == "main" and _ticks(calls) for name, calls in threads):
+        threads = [("main" if at == len(threads) - 1 else "other", calls) for at, (_, calls) in enumerate(threads)]
     return _ordered((name, calls[::-1]) for name, calls in threads)
 
 
@@ -170,19 +177,30 @@ def _answers(pid: int) -> bool:
     return False
 
 
-async def _ask(pid: int, path: Path) -> str:
+def _signal(pid: int, probe: Path) -> None:
+    """To the probe's thread, or the process where that is not known: any thread may get it then, and a system call of
+    the program be interrupted."""
+    thread = 0
+    with suppress(OSError), open(probe, "rb", buffering=0) as file:
+        thread = int.from_bytes(os.pread(file.fileno(), 8, 8 * WORD_TICK_THREAD), "little", signed=True)
+    if not 0 < thread <= MAX_PID or _tgkill is None or _tgkill(pid, thread, STACKS_SIGNAL):
+        os.kill(pid, STACKS_SIGNAL)
+
+
+async def _ask(pid: int, probe: Path) -> str:
     """What the process writes about itself, once it has stopped writing; empty when it does not answer.
 
     A busy host may put it aside in the middle of that: who stops before the end has more time.
     """
     try:
         # A link is not followed and a pipe is not waited for, whoever put it there.
+        path = probe.with_name(probe.name + STACKS_SUFFIX)
         file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
         os.ftruncate(file, 0)  # fails for what is no regular file
-        os.kill(pid, STACKS_SIGNAL)
+        _signal(pid, probe)
         size, waited, quiet = 0, 0.0, 0.0
         while waited < _ANSWER_S and not (size and quiet >= _QUIET_S and _is_whole(file, size)):
             await asyncio.sleep(0.01)

@@ -239,6 +239,8 @@ class ThreadFacts:
     by_tid: Mapping[int, ThreadFact]
     unseen: int = 0
     """Threads that were not looked at: each may be free."""
+    outsider: str = ""
+    """A process that may wake its threads as they wake each other, in words; empty: none."""
 
 
 def rows(
@@ -260,6 +262,8 @@ def rows(
     found = [first]
     others = _without_servants(facts, main, operations)
     found += [_sight(tid, others.pop(tid), now, valid_from) for tid in sorted(busy & others.keys())[:_MOST_BUSY]]
+    if facts.outsider:
+        found.append(ThreadSight(0, ThreadState.OUTSIDE, first.seconds, words=facts.outsider[:WORDS]))
     free = [(tid, fact) for tid, fact in others.items() if fact.state in _FREE]
     if free:
         tid, fact = min(free, key=lambda one: (_FREE.index(one[1].state), one[1].since, one[0]))

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 from holdfast.agent.activity import ras_thread
@@ -96,7 +97,7 @@ class ThreadLooks:
         """The facts of all threads, once the main one has been noted too."""
         present = {self.pid, *self._tids} - self.waits.left_out
         self.table.keep(present, max(main.threads - len(self._tids) - 1 - bool(self._tick_thread), 0))
-        return self.table.facts()
+        return replace(self.table.facts(), outsider=self._host.sharers(self.pid))
 
     def _condition(self) -> int:
         """The condition of the interpreter's lock, which stays where it is: the probe's thread waits for no other."""

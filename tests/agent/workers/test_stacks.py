@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent import forkserver
 from holdfast.agent.probe_file import memory
-from holdfast.agent.probe_file.layout import STACKS_SIGNAL
+from holdfast.agent.probe_file.layout import ENV_PATH, STACKS_SIGNAL
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.stacks import ProcessStacks, Thread
 from tests.agent.support.processes import python, until
@@ -267,3 +267,28 @@ def test_what_py_spy_says() -> None:
         Thread("other", ("train.py:5 inner",)),
     )
     assert stacks.parse_spy("") == stacks.parse_spy("{") == stacks.parse_spy('[{"frames": 1}]') == ()
+
+
+POLLS = """
+import ctypes
+from holdfast.agent import probe
+from holdfast.agent.forkserver import bootstrap
+bootstrap._register_stacks({path!r})
+probe.attach()
+def inner():
+    print("ready", flush=True)
+    print(ctypes.CDLL(None).poll(None, 0, 3000), flush=True)
+inner()
+"""
+
+
+def test_a_system_call_of_the_program_is_not_interrupted(tmp_path: Path) -> None:
+    """The probe's thread answers for all: an extension that takes EINTR for an error sees none."""
+    path = tmp_path / "p"
+    with python(POLLS.format(path=str(tmp_path / "p.stacks")), **{ENV_PATH: str(path)}) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        found = [read(process.pid, tmp_path) for _ in range(5)]
+        assert process.stdout.readline() == "0\n"
+    assert [functions(one.threads[0])[-1] for one in found] == ["inner"] * 5
+    assert {one.threads[0].name for one in found} == {"main"}

@@ -41,6 +41,13 @@ POOL = "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**9)]
 HOLDS_LOCK = f"{NEW}{TAKEN}{POOL}library = ctypes.PyDLL(None); place = ctypes.create_string_buffer(64)\n"
 
 
+SAME_MEMORY = """
+libc = ctypes.CDLL(None); stack = ctypes.create_string_buffer(1 << 16)
+top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16)) & ~63)
+assert libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), top, 0x100 | signal.SIGCHLD, 60) > 0  # CLONE_VM
+"""
+
+
 @dataclass(frozen=True)
 class Case:
     code: str
@@ -57,6 +64,9 @@ CASES = {
     "and a thread that reads a socket": Case(
         f"{LOCKED}threading.Thread(target=a.recv, args=(1,), daemon=True).start()\n{READY}lock.acquire()",
         OWN, {OUTSIDE: 1, OWN: 3}, "a lock",
+    ),
+    "and a process that has the same memory": Case(
+        f"{LOCKED}{SAME_MEMORY}{READY}lock.acquire()", OWN, {OUTSIDE: 1, OWN: 3}, "a lock"
     ),
     "a sleep": Case(f"{LOCKED}{READY}time.sleep(90)", OWN, {OWN: 3}, "a timer", 90.0),
     "a lock with a deadline": Case(f"{LOCKED}{READY}lock.acquire(timeout=90)", OWN, {OWN: 3}, "a lock", 90.0),
@@ -244,6 +254,16 @@ while not {{"gloo_tcp_loop", "pt_gloo_runloop"}} <= names:  # threads name thems
 lock = threading.Lock(); lock.acquire()
 {READY}lock.acquire()
 """
+
+
+def test_a_process_with_the_same_memory_may_let_a_worker_go_on(tmp_path: Path) -> None:
+    with working(tmp_path) as workers:
+        workers.start("alone", STUCK)
+        workers.start("shares", f"{LOCKED}{SAME_MEMORY}{READY}lock.acquire()")
+        seen = workers.when(_is_known)
+    words = {name: [one.words for one in _threads(one) if "memory" in one.words] for name, one in seen.items()}
+    assert (words["alone"], len(words["shares"])) == ([], 1)
+    assert words["shares"][0].endswith(", which shares its memory")
 
 
 def test_gloos_threads_do_not_free_a_worker_from_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

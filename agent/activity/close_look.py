@@ -15,12 +15,12 @@ from holdfast.agent.activity.process_look import MOST_CHILDREN, ProcessLook, cha
 from holdfast.agent.activity.ras_thread import RasThread
 from holdfast.agent.activity.sums import ActivitySums
 from holdfast.agent.activity.surroundings import Surroundings
-from holdfast.agent.activity.threads.child_waits import ChildWaits
+from holdfast.agent.activity.threads.child_waits import ChildWaits, latest
 from holdfast.agent.activity.threads.holders import Holders
 from holdfast.agent.activity.threads.states import ThreadFacts, interrupts
 from holdfast.agent.activity.threads.thread_looks import ThreadLooks
 from holdfast.agent.activity.threads.thread_waits import Seen, Turn, note_thread, ran_of
-from holdfast.agent.activity.waits import Clocks, ThreadWait, describe
+from holdfast.agent.activity.waits import LOCK, Clocks, ThreadWait, describe
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import names
 from holdfast.agent.processes.descriptors import Descriptors
@@ -119,7 +119,8 @@ class CloseLook:
         moved["surroundings"] = self._look_around(now, wait, channel, turns, children)
         moved["a child's attempts"] = self._child_waits.look(wait.words, children, turn.clocks)
         if math.isnan(wait.until):
-            wait = replace(wait, until=self._child_waits.until)
+            own = self._threads.table.sleeps_until(self.pid) if wait.words.startswith(LOCK) else math.nan
+            wait = replace(wait, until=latest((self._child_waits.until, own)))
         moved["Python"] = turns is not None and self._lock.is_handed_over(now, turns[0], self._threads.others_ran)
         if any(moved.values()):
             log.debug("activity.moves", worker_pid=self.pid, by=", ".join(what for what, does in moved.items() if does))

@@ -53,6 +53,7 @@ _TERMINAL_CHANNELS = ("n_tty_read", "wait_woken")
 
 
 TIMER = "a timer"
+LOCK = "a lock"
 FREEZER_CHANNELS = ("do_freezer_trap", "__refrigerator")
 _STOPPED = {"T": "a signal to go on (it is stopped)", "t": "its tracer", "Z": "", "X": ""}
 

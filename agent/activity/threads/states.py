@@ -9,7 +9,7 @@ import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.agent.activity.waits import FREEZER_CHANNELS, Look, ThreadWait
+from holdfast.agent.activity.waits import FREEZER_CHANNELS, TIMER, Look, ThreadWait
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL
 from holdfast.agent.processes.proc_files import RUNNING, Call
 from holdfast.base import bounds
@@ -54,7 +54,7 @@ _USUAL = frozenset(
 it, and those for which Holdfast itself installs a handler. A handler for any other is there because it may come."""
 _LOCK_VALUES = 2
 """The highest value of a lock's word that others share while a thread waits for it."""
-_TIMERS = ("nanosleep", "clock_nanosleep")
+TIMERS = ("nanosleep", "clock_nanosleep")
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "rt_sigtimedwait")
 _FREE = (ThreadState.RUNS, ThreadState.OUTSIDE, ThreadState.TIMED, ThreadState.UNKNOWN)
 """In the order in which one of them stands for all."""
@@ -134,7 +134,7 @@ def classify(call: Call | None, state: str, channel: str, wait: ThreadWait, join
         return _futex(0, bool(call.args[3] & _PRIVATE) or joins, bool(call.args[4]), wait)
     if call.name == "futex_waitv":
         return ThreadState.TIMED if call.args[3] else ThreadState.UNKNOWN
-    if call.name in _TIMERS:
+    if call.name in TIMERS:
         return ThreadState.TIMED if math.isnan(wait.until) else ThreadState.OWN
     if call.name in _POLLS and not math.isnan(wait.until):
         return ThreadState.TIMED
@@ -224,6 +224,11 @@ class ThreadTable:
         """`present`: all threads that count; `missing`: how many there are of which not even the id was read."""
         self._facts = {tid: fact for tid, fact in self._facts.items() if tid in present}
         self._missing = missing + len(present) - len(self._facts)
+
+    def sleeps_until(self, main: int) -> float:
+        """When the last sleep of a thread besides the main one ends; NaN: none sleeps."""
+        ends = [one.until for tid, one in self._facts.items() if tid != main and one.words == TIMER]
+        return max((end for end in ends if end == end), default=NAN)
 
     def state(self, tid: int) -> ThreadState:
         return fact.state if (fact := self._facts.get(tid)) is not None else ThreadState.UNKNOWN

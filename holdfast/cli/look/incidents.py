@@ -150,6 +150,8 @@ def _show(one: output.Json) -> None:
         kind, severity, subject = (output.text(finding.get(key)) for key in ("kind", "severity", "subject"))
         console.print(f"{output.clock(finding.get('at'))}  {kind} on {subject}, {severity}")
         console.print(*lines_of(console, Text(output.shown(finding.get("text"))), indent=2), sep="\n")
+        for link in finding.get("evidence", {}).get("proof", []):
+            console.print(*lines_of(console, Text(f"proof: {output.shown(link)}"), indent=4), sep="\n")
     for finding in one.get("findings") or []:
         for wait in finding.get("evidence", {}).get("waits", []):
             console.print(f"waiting in {output.text(wait)}")

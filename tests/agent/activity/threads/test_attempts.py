@@ -118,6 +118,29 @@ def test_of_a_shell_that_waits_for_its_own_child_too() -> None:
         eye.when(lambda a: 40.0 < a.ends_in < 51.0)
 
 
+JOINS = "import threading, time; one = threading.Thread(target=time.sleep, args=(50,)); one.start(); one.join()"
+POOL = "import time\nfrom concurrent.futures import {0}\npool = {0}(1); one = pool.submit(time.sleep, 50)"
+
+
+@pytest.mark.parametrize(
+    ("begin", "waits"),
+    [(f"code = {JOINS!r}\n{RUN}", "child.wait()"), (POOL.format("ProcessPoolExecutor"), "one.result()"),
+     (POOL.format("ThreadPoolExecutor"), "one.result()")],
+    ids=["a child that joins its thread", "a pool of processes", "a pool of threads"],
+)  # fmt: skip
+def test_the_end_of_a_sleep_is_known_where_a_lock_lies_in_between(begin: str, waits: str) -> None:
+    with standing(CHILD.format(begin, waits)) as (eye, _):
+        eye.when(lambda a: 40.0 < a.ends_in < 51.0)
+
+
+def test_a_child_that_polls_is_no_movement_of_one_that_waits_for_a_lock() -> None:
+    """As the workers of a loader, for as long as their rank waits for its peers."""
+    poll = "import select, os\nwhile True: select.select([os.pipe()[0]], [], [], 0.8); sum(range(20_000))"
+    begin = f"import threading\ncode = {poll!r}\n{RUN}\nlock = threading.Lock(); lock.acquire()"
+    with standing(CHILD.format(begin, "lock.acquire()")) as (eye, _):
+        eye.after(2.5)
+
+
 def test_a_child_that_waits_without_a_deadline_has_none() -> None:
     code = "code = 'import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()'"
     with standing(CHILD.format(f"{code}\n{RUN}", "child.wait()")) as (eye, _):

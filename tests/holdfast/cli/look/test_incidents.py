@@ -56,6 +56,14 @@ def test_an_entry_on_80_columns(story: FakeController, capsys: Capture, monkeypa
     assert len(lines) == 10
 
 
+def test_a_verdict_of_a_dead_worker_shows_its_proof_line_by_line(story: FakeController, capsys: Capture) -> None:
+    proof = ["rank 5, main thread: waits for a lock, for 0.7 s [the kernel]", "rank 5, 2 more threads: the same"]
+    story.incidents[0]["findings"][0]["evidence"] = {"proof": proof}
+    assert main(["incidents", "i12"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"proof: {proof[0]} proof: {proof[1]}" in out
+
+
 def test_of_several_jobs_each_says_which(
     story: FakeController, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

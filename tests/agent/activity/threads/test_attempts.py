@@ -135,7 +135,7 @@ def test_the_end_of_a_sleep_is_known_where_a_lock_lies_in_between(begin: str, wa
 
 def test_a_child_that_polls_is_no_movement_of_one_that_waits_for_a_lock() -> None:
     """As the workers of a loader, for as long as their rank waits for its peers."""
-    poll = "import select, os\nwhile True: select.select([os.pipe()[0]], [], [], 0.8); sum(range(20_000))"
+    poll = "import select, os\nend = os.pipe()[0]\nwhile True: select.select([end], [], [], 0.8); sum(range(5_000))"
     begin = f"import threading\ncode = {poll!r}\n{RUN}\nlock = threading.Lock(); lock.acquire()"
     with standing(CHILD.format(begin, "lock.acquire()")) as (eye, _):
         eye.after(2.5)

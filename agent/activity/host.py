@@ -45,7 +45,7 @@ class HostLook:
         self._sharers.keep(self.workers)
 
     def sharers(self, pid: int) -> str:
-        """Who else has a worker's memory, in words; empty: nobody."""
+        """Names a process that has the same memory as a worker, in words; empty: there is none."""
         try:
             found = self._sharers.of(pid, self.descendants.began)
         except Unknown:
@@ -53,7 +53,7 @@ class HostLook:
         return f"pid {found[0]}, which shares its memory" if found else ""
 
     def sleep(self, seconds: float) -> None:
-        """What waking up from it takes is a measure for the workers' attempts."""
+        """Sleep, and measure what waking up takes: the workers' attempts are compared with that."""
         before = time.thread_time()
         time.sleep(seconds)
         self._wakes.append(time.thread_time() - before)

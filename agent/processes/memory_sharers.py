@@ -30,7 +30,7 @@ def is_same_memory(one: int, other: int) -> bool:
 
 
 class MemorySharers:
-    """Of all watched workers. Who does not share a memory never will: each pair is compared once."""
+    """Compares each worker with each other process once: two that do not share their memory never will."""
 
     def __init__(self) -> None:
         self._known: dict[int, dict[int, int]] = {}

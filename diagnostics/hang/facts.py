@@ -44,7 +44,7 @@ class OpenAt:
 
 @dataclass(frozen=True, slots=True)
 class Rooted:
-    """What an operation with a root was begun as."""
+    """Kind and root with which an operation was begun."""
 
     kind: str
     root: int

@@ -21,7 +21,7 @@ def parent_of(place: int, root: int, size: int) -> int:
 
 
 class Passed:
-    """What ranks have begun under a number, where they are in nothing under that number any more."""
+    """Remembers what ranks began under a number and have left: they are in nothing under that number any more."""
 
     def __init__(self, ranks: Iterable[RankFacts], under: Mapping[Key, Collection[int]]) -> None:
         """`under`: the numbers of interest, and which ranks are in an operation there."""

@@ -32,7 +32,7 @@ class FactKind(StrEnum):
     COUNT = "count"
     """How many operations a rank has begun in a group."""
     PAST = "past"
-    """What an operation was that a rank has left."""
+    """A rank has left an operation whose kind and root are known."""
     COMPLETE = "complete"
     """A process has no operation besides those listed."""
     GONE = "gone"

@@ -105,7 +105,7 @@ class ChildWaits:
 
 
 def latest(ends: Iterable[float]) -> float:
-    """Of those that are known; NaN: none is."""
+    """Returns the latest of the instants that are known; NaN: none is."""
     return max((one for one in ends if not math.isnan(one)), default=math.nan)
 
 

@@ -1,4 +1,4 @@
-"""Who can let a process go on that is stopped, traced or frozen. In words; read from the kernel's files.
+"""Names who can let a stopped, traced or frozen process go on. In words; read from the kernel's files.
 
 A process that is alone in state T, with nothing that holds it, has no holder: nobody is known to let it go on.
 """

@@ -41,13 +41,6 @@ POOL = "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**9)]
 HOLDS_LOCK = f"{NEW}{TAKEN}{POOL}library = ctypes.PyDLL(None); place = ctypes.create_string_buffer(64)\n"
 
 
-SAME_MEMORY = """
-libc = ctypes.CDLL(None); stack = ctypes.create_string_buffer(1 << 16)
-top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16)) & ~63)
-assert libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), top, 0x100 | signal.SIGCHLD, 60) > 0  # CLONE_VM
-"""
-
-
 @dataclass(frozen=True)
 class Case:
     code: str
@@ -64,9 +57,6 @@ CASES = {
     "and a thread that reads a socket": Case(
         f"{LOCKED}threading.Thread(target=a.recv, args=(1,), daemon=True).start()\n{READY}lock.acquire()",
         OWN, {OUTSIDE: 1, OWN: 3}, "a lock",
-    ),
-    "and a process that has the same memory": Case(
-        f"{LOCKED}{SAME_MEMORY}{READY}lock.acquire()", OWN, {OUTSIDE: 1, OWN: 3}, "a lock"
     ),
     "a sleep": Case(f"{LOCKED}{READY}time.sleep(90)", OWN, {OWN: 3}, "a timer", 90.0),
     "a lock with a deadline": Case(f"{LOCKED}{READY}lock.acquire(timeout=90)", OWN, {OWN: 3}, "a lock", 90.0),
@@ -253,6 +243,13 @@ while not {{"gloo_tcp_loop", "pt_gloo_runloop"}} <= names:  # threads name thems
     names = {{open(f"/proc/self/task/{{tid}}/comm").read().strip() for tid in os.listdir("/proc/self/task")}}
 lock = threading.Lock(); lock.acquire()
 {READY}lock.acquire()
+"""
+
+
+SAME_MEMORY = """
+libc = ctypes.CDLL(None); stack = ctypes.create_string_buffer(1 << 16)
+top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16)) & ~63)
+assert libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), top, 0x100 | signal.SIGCHLD, 60) > 0  # CLONE_VM
 """
 
 

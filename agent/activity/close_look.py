@@ -28,9 +28,9 @@ from holdfast.agent.processes.proc_files import (
     Call,
     Stat,
     parse_call,
-    parse_caught,
     parse_io,
     parse_schedstat,
+    parse_signals,
     parse_stat,
     parse_status,
     read,
@@ -142,7 +142,12 @@ class CloseLook:
             looks=self._turn,
             ticks_cpu=self._ticks_cpu(),
             threads=self._threads.facts(stat),
-            interrupts=interrupts(parse_caught(status), bool(read(f"{self._folder}/timers", 64)), self.handlers),
+            interrupts=interrupts(
+                parse_signals(status, "SigCgt"),
+                bool(read(f"{self._folder}/timers", 64)),
+                self.handlers,
+                parse_signals(status, "SigBlk"),
+            ),
             holder=holder,
         )
 

@@ -135,10 +135,10 @@ def parse_status(raw: bytes, key: str) -> int | None:
     return _numbers(raw).get(key.encode())
 
 
-def parse_caught(raw: bytes) -> int:
-    """Of /proc/PID/status: the signals for which it has a handler, bit by bit."""
+def parse_signals(raw: bytes, key: str) -> int:
+    """A set of /proc/PID/status, bit by bit: "SigCgt", signals with a handler; "SigBlk", those that a thread blocks."""
     for line in raw.splitlines():
-        if line.startswith(b"SigCgt:"):
+        if line.startswith(key.encode() + b":"):
             with suppress(ValueError):
                 return int(line.partition(b":")[2], 16)
     return 0

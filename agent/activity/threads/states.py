@@ -94,12 +94,14 @@ def joins_thread(call: Call | None, look: Look, present: Collection[int]) -> boo
     return tid > _LOCK_VALUES and tid == call.args[2] & 0xFFFFFFFF and tid in present
 
 
-def interrupts(caught: int, has_timer: bool, handlers: int = 0) -> str:
+def interrupts(caught: int, has_timer: bool, handlers: int = 0, blocked: int = 0) -> str:
     """The handler or timer that may raise out of a wait of the main thread, in words; empty: none.
 
-    `caught`: SigCgt of its status. `has_timer`: it has a POSIX timer. `handlers`: signals that the script handles in
-    Python. Python by itself, torch and gloo catch SIGINT only.
+    `caught`, `blocked`: SigCgt and SigBlk of its status. `has_timer`: it has a POSIX timer. `handlers`: signals that
+    the script handles in Python, which the main thread alone does: one that it blocks ends no wait of it. A handler in
+    C may wake it from another thread. Python by itself, torch and gloo catch SIGINT only.
     """
+    caught &= ~(blocked & handlers)
     unusual = [number for number in range(1, 65) if caught >> (number - 1) & 1 and number not in _USUAL]
     numbers = [*unusual, *(number for number in range(1, 64) if caught & handlers & 1 << (number - 1))]
     if numbers:

@@ -272,3 +272,10 @@ def test_a_handler_of_the_script_may_end_a_wait(number: int) -> None:
     assert interrupts(bit, False) == ""
     assert interrupts(bit, False, bit) == f"which the handler of {signal.Signals(number).name} may end"
     assert interrupts(0, False, bit) == ""  # the kernel knows of none
+    assert interrupts(bit, False, bit, bit) == ""  # the main thread blocks it
+
+
+def test_a_handler_in_c_may_end_a_wait_of_a_thread_that_blocks_its_signal() -> None:
+    """It runs in another thread, and may post a semaphore."""
+    bit = 1 << (signal.SIGUSR2 - 1)
+    assert interrupts(bit, False, 0, bit) == "which the handler of SIGUSR2 may end"

@@ -211,6 +211,6 @@ def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Comman
         full = [plain_get(f"http://{http}/api/v1/incidents/{name}").json() for name in ours]
         return [(each["kind"], each["text"]) for one in full for each in one["findings"]]
 
-    wait_for(lambda: any("CUBLAS_STATUS_ALLOC_FAILED" in text for _, text in found()), 60, found)
+    wait_for(lambda: any("CUBLAS_STATUS_ALLOC_FAILED" in text for _, text in found()), 200, found)
     assert run.wait(60) == 0, run.err[-3000:] + agent.err[-3000:]
     assert {kind for kind, _ in found()} == {"log-rule"}, found()

@@ -17,9 +17,9 @@ def test_a_narrow_uplink_is_found_by_pairs_and_by_the_all_reduce(tmp_path: Path)
         for name in hosts.names:
             hosts.cables.limit(name, "300mbit")
         hosts.cables.narrow("100mbit")
-        for _ in range(3):  # the hosts share this machine: where it is busy, a session may run out of time, and says so
+        for _ in range(5):  # the hosts share this machine: where it is busy, a session may be unable, and says so
             doc = hosts.ask("diagnose", "--test", "pair", "--test", "all-reduce")
-            if not any("out of time" in v["text"] for v in doc["verdicts"]):
+            if all(v["grade"] != "unable" for v in doc["verdicts"]):
                 break
     bad = [v for v in doc["verdicts"] if v["grade"] != "pass"]
     assert {v["component"] for v in bad} == {"link between switches s0 and s1"}, bad

@@ -55,6 +55,7 @@ class Lifecycle:
     deadline: float = 0.0
     up_at: float = 0.0  # mono at which the running generation was up
     store: str = ""
+    stores_at: set[str] = field(default_factory=set)  # nodes that were asked for the store of the next generation
     final: tuple[JobStatus, str, int] | None = None
     waiting_since: float | None = None  # no room for the next generation since
     missing: str = ""
@@ -129,7 +130,13 @@ class Lifecycle:
         self.waiting.clear()
         self.final = final
         self.deadline = now.mono + grace + self.options.stop_timeout
-        return [*self._stop_all(job, nodes, grace), *self.advance(job, nodes, now)]
+        unused = self._stop_stores(job, job.generation + 1)
+        return [*self._stop_all(job, nodes, grace), *unused, *self.advance(job, nodes, now)]
+
+    def _stop_stores(self, job: Job, generation: int) -> list[Action]:
+        """Stores that were started for this generation, which has no use for them."""
+        names, self.stores_at = sorted(self.stores_at), set()
+        return [self.commands.issue(name, job.spec.id, generation, msg.StopWorkers()) for name in names]
 
     def _stop_all(self, job: Job, nodes: dict[str, Node], grace: float) -> list[Action]:
         actions: list[Action] = []
@@ -203,6 +210,7 @@ class Lifecycle:
             self._give_time(now)
             if not job.generation:  # nothing runs yet, and a node that just came up may still import
                 self.deadline = max(self.deadline, now.mono + self.options.start_timeout)
+            self.stores_at.add(chosen[0])
             actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
         if self.waiting or self._blocked(nodes) or not self.store or self.pending_diagnosis is not None:
             return actions
@@ -238,6 +246,8 @@ class Lifecycle:
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""
         self.on_nodes(job)
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
+        self.stores_at.difference_update(job.nodes)  # where its workers end, its stores do
+        actions += self._stop_stores(job, job.generation)
         actions += [self.send(job, name, "start", _start_order(job, name)) for name in job.nodes]
         placed = dict(enumerate(job.nodes))
         actions.append(Say("job.launch", {"job": job.spec.id, "generation": job.generation, "nodes": placed}))

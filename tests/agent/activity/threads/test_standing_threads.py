@@ -1,42 +1,39 @@
 """The agent's report of the threads of real processes that stand still, case by case."""
 
-import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from holdfast.agent.activity import watch
 from holdfast.agent.activity.standstill import DISTURBED
-from holdfast.agent.activity.watch import Activities
-from holdfast.agent.probe_file.layout import ENV_PATH
-from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.wire import types as t
-from holdfast.wire.standing import OpenOperation, StallFacts, ThreadSight, ThreadState
+from holdfast.wire.standing import OpenOperation, StallFacts, ThreadState
 from tests.agent.support.processes import until
-from tests.agent.support.standing import HEARTBEAT_INTERVAL, READY, standing
-
-HELD, OUTSIDE, OWN, RUNS, TIMED = (
-    ThreadState.HELD,
-    ThreadState.OUTSIDE,
-    ThreadState.OWN,
-    ThreadState.RUNS,
-    ThreadState.TIMED,
+from tests.agent.support.standing import HEARTBEAT_INTERVAL, READY
+from tests.agent.support.standing_workers import (
+    LOCKED,
+    NEW,
+    OUTSIDE,
+    OWN,
+    RUNS,
+    STUCK,
+    TAKEN,
+    TIMED,
+    WINDOW,
+    holder_of,
+    is_known,
+    main_of,
+    often,
+    threads_of,
+    working,
 )
-WINDOW = 0.6
-"""Seconds, of two windows."""
-NEW = "import ctypes, os, select, signal, socket, sys, threading, time\n"
-NEW += "from holdfast.agent import probe\nprobe.attach()\n"
-TAKEN = "lock = threading.Lock(); lock.acquire()\na, b = socket.socketpair()\n"
-LOCKED = f"{NEW}{TAKEN}for _ in range(3): threading.Thread(target=lock.acquire, daemon=True).start()\n"
+
+__all__ = ["often"]
+
 POOL = "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**9)], daemon=True).start()\n"
 HOLDS_LOCK = f"{NEW}{TAKEN}{POOL}library = ctypes.PyDLL(None); place = ctypes.create_string_buffer(64)\n"
 
@@ -91,92 +88,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def often() -> Iterator[None]:
-    """Looks as in the first seconds of a standstill: on a busy machine those may be over before much is seen."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "OFTEN", 600.0)
-        yield
-
-
-class Workers:
-    """Real processes with a probe, each seen as the heartbeat does."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stack = contextlib.ExitStack()
-        self._readers: dict[str, ProbeReader] = {}
-        self.pids: dict[str, int] = {}
-        self.known: dict[str, StallFacts] = {}
-        """Facts that the probe is taken to have written."""
-        self.activities = Activities()
-
-    def start(self, name: str, code: str) -> subprocess.Popen[bytes]:
-        path = str(self._folder / f"probe-{len(self.pids)}")
-        _, process = self._stack.enter_context(standing(code, env=os.environ | {ENV_PATH: path}))
-        self.pids[name] = process.pid
-        self._readers[name] = ProbeReader(path)
-        return process
-
-    def frame(self) -> dict[str, t.WorkerSample]:
-        found = {}
-        for rank, (name, reader) in enumerate(self._readers.items()):
-            now_ns = time.monotonic_ns()
-            sample = reader.sample(now_ns)._replace(rank=rank, standing=self.known.get(name))
-            found[name] = self.activities.attach(sample, reader.path, reader.tick_thread, now_ns / 1e9)
-        self.activities.settle()
-        return found
-
-    def when(self, what: Callable[[t.WorkerSample], object], *names: str) -> dict[str, t.WorkerSample]:
-        """The last sight of each once all of `names`, or all there are, were seen so."""
-        end = time.monotonic() + 60
-        found: dict[str, t.WorkerSample] = {}
-        while time.monotonic() < end:
-            seen = self.frame()
-            found |= {name: one for name, one in seen.items() if what(one)}
-            if found.keys() >= set(names or seen):
-                return found
-            time.sleep(HEARTBEAT_INTERVAL)
-        raise AssertionError(f"not seen in time, but for {sorted(found)}: {seen}")
-
-    def one(self, what: Callable[[t.WorkerSample], object]) -> t.WorkerSample:
-        return next(iter(self.when(what).values()))
-
-    def close(self) -> None:
-        self.activities.close()
-        self._stack.close()
-        for reader in self._readers.values():
-            reader.close()
-
-
-@contextmanager
-def working(folder: Path) -> Iterator[Workers]:
-    workers = Workers(folder)
-    try:
-        yield workers
-    finally:
-        workers.close()
-
-
-def _threads(sample: t.WorkerSample) -> tuple[ThreadSight, ...]:
-    return sample.standing.threads if sample.standing is not None else ()
-
-
-def _main(sample: t.WorkerSample) -> ThreadSight:
-    return (*_threads(sample), ThreadSight(0))[0]
-
-
-def _holder(sample: t.WorkerSample) -> str:
-    assert sample.standing is not None
-    return sample.standing.holder
-
-
-def _is_known(sample: t.WorkerSample) -> bool:
-    rows = _threads(sample)
-    own = [one for one in rows if one.state not in (RUNS, ThreadState.UNKNOWN)]
-    return bool(rows) and (rows[0].state is RUNS or all(one.seconds >= WINDOW or one.state is TIMED for one in own))
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, t.WorkerSample]]:
     with working(tmp_path_factory.mktemp("probes")) as workers:
@@ -184,9 +95,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, t.Worke
             workers.start(name, case.code)
 
         def as_said(name: str, sample: t.WorkerSample) -> bool:
-            rows = _threads(sample)[1:]
+            rows = threads_of(sample)[1:]
             others = {one.state: one.count for one in rows if one.state is not ThreadState.UNKNOWN}
-            return _is_known(sample) and _main(sample).state is CASES[name].main and others == CASES[name].others
+            return is_known(sample) and main_of(sample).state is CASES[name].main and others == CASES[name].others
 
         end, found = time.monotonic() + 60, {}
         while time.monotonic() < end:
@@ -199,7 +110,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, t.Worke
 
 @pytest.mark.parametrize("name", CASES)
 def test_threads_of_a_worker_that_stands(name: str, seen: dict[str, t.WorkerSample]) -> None:
-    case, rows = CASES[name], _threads(seen[name])
+    case, rows = CASES[name], threads_of(seen[name])
     assert (rows[0].tid, rows[0].state) == (seen[name].pid, case.main)
     assert {one.state: one.count for one in rows[1:] if one.state is not ThreadState.UNKNOWN} == case.others
     assert rows[0].words.startswith(case.words)
@@ -207,18 +118,14 @@ def test_threads_of_a_worker_that_stands(name: str, seen: dict[str, t.WorkerSamp
     if case.main is not RUNS:
         assert all(one.seconds >= WINDOW for one in rows if one.state in (OWN, OUTSIDE))
     assert not seen[name].left
-    assert _holder(seen[name]) == ""
-
-
-SLEEPS = f"{NEW}{READY}time.sleep(90)"
-STUCK = f"{LOCKED}{READY}lock.acquire()"
+    assert holder_of(seen[name]) == ""
 
 
 def test_more_threads_than_one_look_takes_count_once_all_were_seen_twice(tmp_path: Path) -> None:
     with working(tmp_path) as workers:
         workers.start("many", f"{LOCKED.replace('range(3)', 'range(100)')}{READY}lock.acquire()")
-        seen = workers.one(lambda sample: len(_threads(sample)) == 2 and _threads(sample)[1].seconds >= WINDOW)
-        assert [(one.state, one.count) for one in _threads(seen)] == [(OWN, 1), (OWN, 100)]
+        seen = workers.one(lambda sample: len(threads_of(sample)) == 2 and threads_of(sample)[1].seconds >= WINDOW)
+        assert [(one.state, one.count) for one in threads_of(seen)] == [(OWN, 1), (OWN, 100)]
 
 
 def test_operations_are_kept_and_their_threads_have_rows_of_their_own(tmp_path: Path) -> None:
@@ -228,11 +135,11 @@ def test_operations_are_kept_and_their_threads_have_rows_of_their_own(tmp_path: 
         other = max(int(name) for name in os.listdir(f"/proc/{pid}/task"))
         operations = tuple(OpenOperation(thread, "all_reduce", 0, 3) for thread in (pid, other))
         workers.known["stuck"] = StallFacts((), operations, is_complete=True)
-        seen = workers.one(lambda sample: _is_known(sample) and len(_threads(sample)) == 3)
+        seen = workers.one(lambda sample: is_known(sample) and len(threads_of(sample)) == 3)
         assert seen.standing is not None
         assert (seen.standing.operations, seen.standing.is_complete) == (operations, True)
         # No handler runs while an operation lasts.
-        assert [(one.tid, one.state) for one in _threads(seen)] == [(pid, OWN), (other, OWN), (0, OWN)]
+        assert [(one.tid, one.state) for one in threads_of(seen)] == [(pid, OWN), (other, OWN), (0, OWN)]
 
 
 GLOO = f"""{NEW}
@@ -257,8 +164,8 @@ def test_a_process_with_the_same_memory_may_let_a_worker_go_on(tmp_path: Path) -
     with working(tmp_path) as workers:
         workers.start("alone", STUCK)
         workers.start("shares", f"{LOCKED}{SAME_MEMORY}{READY}lock.acquire()")
-        seen = workers.when(_is_known)
-    words = {name: [one.words for one in _threads(one) if "memory" in one.words] for name, one in seen.items()}
+        seen = workers.when(is_known)
+    words = {name: [one.words for one in threads_of(one) if "memory" in one.words] for name, one in seen.items()}
     assert (words["alone"], len(words["shares"])) == ([], 1)
     assert words["shares"][0].endswith(", which shares its memory")
 
@@ -267,25 +174,25 @@ def test_gloos_threads_do_not_free_a_worker_from_a_lock(tmp_path: Path, monkeypa
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with working(tmp_path) as workers:
         workers.start("stuck", GLOO)
-        seen = workers.one(_is_known)
-        assert {one.state for one in _threads(seen)} == {OWN}
+        seen = workers.one(is_known)
+        assert {one.state for one in threads_of(seen)} == {OWN}
 
 
 def test_a_disturbance_starts_all_windows_again_and_no_time_of_it_counts_as_quiet(tmp_path: Path) -> None:
     with working(tmp_path) as workers:
         workers.start("stuck", STUCK)
         workers.start("computes", f"{NEW}{READY}while True: pass")
-        workers.when(_is_known)
+        workers.when(is_known)
         began = time.monotonic()
         before = {name: _activity(sample) for name, sample in workers.frame().items()}
         disturbed = time.monotonic()
         workers.activities.disturb()
         seen = workers.frame()
-        while any(one.seconds < WINDOW for one in _threads(seen["stuck"])):
+        while any(one.seconds < WINDOW for one in threads_of(seen["stuck"])):
             time.sleep(HEARTBEAT_INTERVAL)
             seen, now = workers.frame(), time.monotonic()
             undisturbed = max(now - disturbed - DISTURBED, 0.0)
-            assert all(one.seconds <= undisturbed for sample in seen.values() for one in _threads(sample))
+            assert all(one.seconds <= undisturbed for sample in seen.values() for one in threads_of(sample))
             most = before["computes"].quiet + disturbed - began + undisturbed
             assert _activity(seen["computes"]).quiet <= most
         stuck, was = _activity(seen["stuck"]), before["stuck"]
@@ -295,90 +202,6 @@ def test_a_disturbance_starts_all_windows_again_and_no_time_of_it_counts_as_quie
 def _activity(sample: t.WorkerSample) -> t.Activity:
     assert sample.activity is not None
     return sample.activity
-
-
-@contextmanager
-def debugger(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def test_a_debugger_holds_all_threads(tmp_path: Path) -> None:
-    if shutil.which("gdb") is None:
-        pytest.skip("no gdb")
-    with working(tmp_path) as workers:
-        worker = workers.start("stuck", STUCK)
-        with debugger("gdb", "-nx", "-p", str(worker.pid), "-batch", "-ex", "shell sleep 90") as gdb:
-            seen = workers.one(lambda sample: _main(sample).state is HELD and len(_threads(sample)) == 2)
-            assert _holder(seen) == f"gdb (pid {gdb.pid}) traces it"
-            assert [(one.state, one.count) for one in _threads(seen)] == [(HELD, 1), (HELD, 3)]
-        seen = workers.one(lambda sample: _main(sample).state is OWN and _is_known(sample))
-        assert _holder(seen) == ""
-
-
-@pytest.mark.parametrize("hierarchy", ["freezer", "unified"])
-def test_a_frozen_cgroup_holds_all_threads(hierarchy: str, tmp_path: Path) -> None:
-    folder = Path(f"/sys/fs/cgroup/{hierarchy}/holdfast-test-{os.getpid()}")
-    unified = hierarchy == "unified"
-    file, freeze, thaw = ("cgroup.freeze", "1", "0") if unified else ("freezer.state", "FROZEN", "THAWED")
-    try:
-        (folder / "leaf").mkdir(parents=True)
-    except OSError:
-        pytest.skip("no freezer to write to")
-    try:
-        with working(tmp_path) as workers:
-            worker = workers.start("stuck", STUCK)
-            (folder / "leaf" / "cgroup.procs").write_text(str(worker.pid))
-            (folder / file).write_text(freeze)
-            seen = workers.one(lambda sample: _main(sample).state is HELD and len(_threads(sample)) == 2)
-            assert _holder(seen) == f"the cgroup freezer ({folder})"
-            assert [(one.state, one.count) for one in _threads(seen)] == [(HELD, 1), (HELD, 3)]
-            assert seen.activity is not None
-            assert seen.activity.waits_for == t.FROZEN
-            (folder / file).write_text(thaw)
-            seen = workers.one(lambda sample: _main(sample).state is OWN and _is_known(sample))
-            assert _holder(seen) == ""
-    finally:
-        (folder / file).write_text(thaw)
-        for path in (folder / "leaf", folder):
-            until(partial(_removed, path))
-
-
-def _removed(folder: Path) -> bool:
-    try:
-        folder.rmdir()
-    except OSError:
-        return False
-    return True
-
-
-WITH_CHILD = f"import subprocess\n{NEW}child = subprocess.Popen(['sleep', '90'])\n{READY}time.sleep(90)"
-
-
-def test_who_is_stopped_alone_has_no_holder_and_who_is_stopped_with_others_has(tmp_path: Path) -> None:
-    def is_held(sample: t.WorkerSample) -> bool:
-        return _main(sample).state is HELD
-
-    with working(tmp_path) as workers:
-        first = workers.start("first", WITH_CHILD)
-        second = workers.start("second", SLEEPS)
-        os.kill(first.pid, signal.SIGSTOP)
-        seen = workers.when(is_held, "first")
-        assert _holder(seen["first"]) == ""
-        os.killpg(first.pid, signal.SIGSTOP)  # its child too
-        alone = "stopped together with 1 other process of its node"
-        workers.when(lambda sample: is_held(sample) and _holder(sample) == alone, "first")
-        os.kill(second.pid, signal.SIGSTOP)
-        both = "stopped together with 2 other processes of its node"
-        workers.when(lambda sample: is_held(sample) and _holder(sample) == both, "first")
-        workers.when(lambda sample: is_held(sample) and _holder(sample) == alone, "second")
 
 
 BECOMES = f"{NEW}{READY}os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(90)'])"
@@ -391,7 +214,7 @@ def test_who_has_become_another_program_has_left(tmp_path: Path) -> None:
         seen = workers.one(lambda sample: sample.left)
         assert seen.tick_age != seen.tick_age
         assert not seen.stopped
-        seen = workers.one(lambda sample: _main(sample).state is OWN and sample.left)
+        seen = workers.one(lambda sample: main_of(sample).state is OWN and sample.left)
         os.kill(seen.pid, signal.SIGSTOP)
         assert workers.one(lambda sample: sample.stopped).left
         os.kill(seen.pid, signal.SIGKILL)
@@ -403,5 +226,5 @@ def test_who_ends_without_the_thread_that_ticks_has_not_left(tmp_path: Path) -> 
     """The interpreter has ended and the process has not: the C library waits in a handler of its end."""
     with working(tmp_path) as workers:
         workers.start("ends", ENDS)
-        seen = workers.one(lambda sample: sample.tick_age != sample.tick_age and _main(sample).state is OUTSIDE)
+        seen = workers.one(lambda sample: sample.tick_age != sample.tick_age and main_of(sample).state is OUTSIDE)
         assert not seen.left

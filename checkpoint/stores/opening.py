@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.base.address import parse_address
@@ -59,8 +61,17 @@ def check_place(url: str) -> None:
     for place in (store.root, *store.root.parents):
         if os.path.isdir(place):
             return
-        if os.path.lexists(place) and not os.path.islink(place):
-            raise UsageError(f"checkpoint.store {store.url}: Not a directory: name a store that can be written")
+        if (never := _never_a_folder(place)) is not None:
+            raise UsageError(f"checkpoint.store {store.url}: {os.strerror(never)}: name a store that can be written")
+
+
+def _never_a_folder(place: Path) -> int | None:
+    """The error that it will always give. None: nothing is there, or what a link names may come, as a mount does."""
+    try:
+        os.stat(place)
+    except OSError as error:
+        return error.errno if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR) else None
+    return errno.ENOTDIR
 
 
 def _check_hosts(url: str, parts: SplitResult) -> None:

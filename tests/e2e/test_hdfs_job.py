@@ -72,8 +72,8 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
             before = job()["step"]
             wait_for(lambda: any("checkpoint" in line for line in reported(cluster)), 60, lambda: reported(cluster))
             # Had it waited for the store, it would have come to the next checkpoint and no further.
+            wait_for(lambda: job()["step"] > before + EVERY, DEADLINE_S, job)
             reached = job()["step"]
-            assert reached > before + EVERY
             wait_for(lambda: job()["step"] > reached + 2 * EVERY, DEADLINE_S, job)
             assert of_the_store(cluster) == ["open"]  # one, whatever was tried meanwhile
         finally:

@@ -15,6 +15,16 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
             check_place(url)
 
 
+def test_a_link_to_itself_and_a_name_too_long_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for url, why in (
+        (f"{tmp_path}/loop/below", "Too many levels of symbolic links"),
+        ("/x" * 3000, "File name too long"),
+    ):
+        with pytest.raises(UsageError, match=f"{why}: name a store that can be written"):
+            check_place(url)
+
+
 def test_what_can_be_made_may_be_a_store(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "later")  # of a disk that is not mounted yet
     for url in (f"file://{tmp_path}", f"file://{tmp_path}/not/yet", f"file://{tmp_path}/link/below"):

@@ -25,7 +25,7 @@ from holdfast.agent.activity.waits import said
 from holdfast.agent.processes.proc_files import Io, Stat, parse_io, parse_stat
 from holdfast.base import log
 from holdfast.wire import types as t
-from holdfast.wire.standing import StallFacts, ThreadSight
+from holdfast.wire.standing import KNOWN_AFTER, StallFacts, ThreadSight, ThreadState
 
 QUICK_SHARE = 0.001
 """Share of a core that the quick looks at one worker may take."""
@@ -48,6 +48,8 @@ _ROWS_STALE_S = 60.0
 LONG_WAIT_S = 3.0
 """A wait that goes on for longer: when it ends the worker is looked at again, whatever that costs."""
 _WAKES = 0.002
+_IN_TIME_S = 0.03
+"""Seconds before a frame in which a close look still ends in time for it."""
 _FACTS = ("T", "Z", "X")
 """States of the main thread that say by themselves that it cannot go on."""
 
@@ -84,6 +86,12 @@ class ActivityWatch:
     def is_over(self, now: float) -> bool:
         """Whether a long wait has ended since the last look: what comes after it is not known."""
         return now >= self._expected
+
+    def known_before(self, now: float) -> float:
+        """When what its threads wait for has been seen for two windows, if that is before the next frame; else NaN."""
+        facts = self.seen.threads.by_tid.values() if self.seen is not None else ()
+        at = max((one.since for one in facts if one.state is ThreadState.OWN), default=math.nan) + KNOWN_AFTER
+        return at if now < at < self._framed_at + self._gap - _IN_TIME_S else math.nan
 
     def disturb(self, now: float) -> None:
         begins = max(now, self._disturbed_until)

@@ -28,7 +28,7 @@ SELDOM = 1.0
 STEPS = 0.8
 SHARE, SHARE_FIRST = 0.003, 0.15
 """Of a core that close looks may take, later on and in the first seconds of a standstill."""
-SILENT_S = 0.5
+SILENT_S = 0.3
 """Seconds without a tick of the probe after which its thread waits for the interpreter's lock, if for anything."""
 _OFTEN_AGAIN_S = 60.0
 """Seconds after looks that were frequent because of a disturbance, before another one makes them so."""
@@ -182,11 +182,20 @@ class Activities:
         began, cost = self._clock(), time.thread_time()
         self._host.begin(began)
         first = [watch for watch in watches if watch.seen is None]
-        if self._look_at(lane, watches, cost, share) and first:
-            self._host.sleep(_TWICE)
-            self._host.begin(self._clock())
-            self._look_at(lane, first, cost, share)
+        goes_on = self._look_at(lane, watches, cost, share)
+        if goes_on and first:
+            goes_on = self._look_again(lane, first, self._clock() + _TWICE, cost, share)
+        if goes_on and share == SHARE_FIRST:  # a verdict shall not wait for the look after the next frame
+            now = self._clock()
+            known = {watch: at for watch in watches if not math.isnan(at := watch.known_before(now))}
+            if known:
+                self._look_again(lane, list(known), max(known.values()) + _WAKES, cost, share)
         self._not_before = began + (time.thread_time() - cost) / share
+
+    def _look_again(self, lane: Lane, watches: list[ActivityWatch], at: float, cost: float, share: float) -> bool:
+        self._host.sleep(max(at - self._clock(), 0.0))
+        self._host.begin(self._clock())
+        return self._look_at(lane, watches, cost, share)
 
     def _look_at(self, lane: Lane, watches: list[ActivityWatch], cost: float, share: float) -> bool:
         """Whether there was time for it, and it is still wanted."""

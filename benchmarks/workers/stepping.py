@@ -58,7 +58,7 @@ def main() -> None:
         with probe.span("forward"):
             time.sleep(max(0.0, due - time.monotonic()))
         if wait is not None:
-            with probe.operation("all_reduce"):
+            with probe.operation("dp:all_reduce"):
                 wait.step(step)
         probe.step(step, loss=1.0, tokens=1)
 

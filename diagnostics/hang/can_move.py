@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
 from holdfast.diagnostics.hang.operations import (
     Lack,
@@ -18,7 +18,7 @@ from holdfast.diagnostics.hang.operations import (
     role_of,
 )
 from holdfast.diagnostics.hang.passed import Passed
-from holdfast.wire.standing import ThreadSight, ThreadState
+from holdfast.wire.standing import KNOWN_AFTER, ThreadSight, ThreadState
 
 MOST_VARIANTS = 32
 """Different operations under one number of one group; with more, what is known of it does not fit."""

@@ -2,7 +2,7 @@
 
 *Can move* is the smallest set of threads with:
 
-1. every free thread. A thread is free unless its state is known (`facts.KNOWN_AFTER`) and is a wait for its own process
+1. every free thread. A thread is free unless its state is known (`KNOWN_AFTER`) and is a wait for its own process
    (OWN), for ranks (an open operation in this thread, the thread in OWN or TIMED), or an end (GONE). What runs, waits
    for the outside, is held, or waits with a deadline is free. So is a thread in an operation whose own timeout is
    shorter than torch's default;

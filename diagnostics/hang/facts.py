@@ -1,7 +1,7 @@
 """Known facts about the ranks of a job that makes no progress: the input of `closure.judge`.
 
 Knowledge only adds up: whatever is missing here counts as able to move. A state of a thread is known when it was seen
-without a break for two windows (`KNOWN_AFTER`); an operation is known by its hook, or by torch's own record.
+without a break for two windows (`standing.KNOWN_AFTER`); an operation is known by its hook, or by torch's own record.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from holdfast.diagnostics.hang.group import Group
 from holdfast.wire.operation_size import words
 from holdfast.wire.standing import ThreadSight
-
-WINDOW = 0.3
-"""Seconds of one undisturbed look at a thread."""
-KNOWN_AFTER = 2 * WINDOW
-"""One window is noise: a timer thread moves now and then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 NAN = math.nan
+WINDOW = 0.3
+"""Seconds of one undisturbed look at a thread."""
+KNOWN_AFTER = 2 * WINDOW
+"""Seconds from which on its state is a fact. One window is noise: a timer thread moves now and then."""
 
 
 class ThreadState(StrEnum):

@@ -3,7 +3,9 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,10 @@ from holdfast.agent.activity.standstill import DISTURBED, ActivityWatch
 from holdfast.agent.activity.watch import STANDS, Activities
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.agent.processes.aside import Aside
 from holdfast.diagnostics.hang.stillness import Liveness, look
 from holdfast.wire import types as t
+from holdfast.wire.standing import KNOWN_AFTER
 from tests.agent.support.processes import until
 from tests.agent.support.standing import LOCK, READY, SLEEP, Eye, standing
 
@@ -189,3 +193,38 @@ for _ in range(400): threading.Thread(target=lock.acquire, daemon=True).start()
         share = (time.process_time() - began[0]) / (time.monotonic() - began[1])
         assert seen.waits_for == "a lock"
         assert share < 0.15, f"{share:.0%} of a core in the first seconds"
+
+
+class Lane:
+    at, is_left = "", False
+
+
+class Inline(Aside):
+    """Jobs run at once."""
+
+    is_free = True
+
+    def begin(self, job: Callable[[Any], None]) -> None:
+        job(Lane())
+
+
+def test_a_state_is_known_with_the_first_frame_after_two_windows() -> None:
+    """Not with the one after it, as when there is one look a frame."""
+    with standing(LOCK) as (_, process):
+        until(lambda: "futex" in Path(f"/proc/{process.pid}/wchan").read_text())
+        now, host = [100.0], HostLook("/proc")
+        host.sleep = lambda seconds: now.__setitem__(0, now[0] + seconds)  # type: ignore[method-assign]
+        activities = Activities(clock=lambda: now[0], host=host, aside=Inline("test"))
+        worker = t.WorkerSample(0, 0, process.pid)
+        activities.attach(worker._replace(progress_age=0.1, still_age=0.1))
+        activities.settle()  # once an agent's life: a first look at the host
+        seconds = []
+        for number in range(4):
+            now[0] = 100.25 + 0.25 * number
+            age = 0.35 + 0.25 * number
+            standing_now = activities.attach(worker._replace(progress_age=age, still_age=age)).standing
+            assert standing_now is not None
+            seconds.append([one.seconds for one in standing_now.threads])
+            activities.settle()
+        assert seconds[0] == []
+        assert seconds[2][0] < KNOWN_AFTER <= seconds[3][0]

@@ -7,12 +7,12 @@ import pytest
 
 from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.closure import judge
-from holdfast.diagnostics.hang.facts import KNOWN_AFTER, OpenAt, RankFacts
+from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
 from holdfast.diagnostics.hang.group import Group
 from holdfast.diagnostics.hang.operations import children_of
 from holdfast.diagnostics.hang.proof import Cause, End, Link, Proof
 from holdfast.wire.operation_size import pack
-from holdfast.wire.standing import ThreadSight, ThreadState
+from holdfast.wire.standing import KNOWN_AFTER, ThreadSight, ThreadState
 from tests.diagnostics.support.standing_ranks import (
     LEFT,
     MAIN,

@@ -16,6 +16,7 @@ from holdfast.diagnostics.hang.stillness import STILL
 from holdfast.wire import types as t
 
 _AXES = ("pp", "dp", "tp")
+_SET_UP = "init_process_group"
 
 
 class Standstill:
@@ -45,9 +46,12 @@ def states(ranks: RankTable, is_alive: np.ndarray) -> list[WaitState]:
     """The workers that are expected to run, frozen as they are."""
     lines: dict[tuple[int, ...], tuple[int, ...]] = {}
     running, spins = ranks.is_in(RankState.RUNNING), _spinning(ranks)
+    # The first one makes the world: it needs all. Where all are in it, who is missing may be from elsewhere.
+    here = [_is_together(ranks.operation[rank]) or ranks.operation[rank] == _SET_UP for rank in np.flatnonzero(running)]
+    set_up = _SET_UP if not all(here) else ""
     known = {facts.rank: facts for facts in facts_of(ranks, running, np.zeros(ranks.world, np.bool_))}
     return [
-        _state(ranks, rank, bool(is_alive[rank]), bool(spins[rank]), known.get(rank) or RankFacts(rank), lines)
+        _state(ranks, rank, bool(is_alive[rank]), bool(spins[rank]), known.get(rank) or RankFacts(rank), lines, set_up)
         for rank in map(int, np.flatnonzero(running))
     ]
 
@@ -59,7 +63,9 @@ def _state(
     spins: bool,
     facts: RankFacts,
     lines: dict[tuple[int, ...], tuple[int, ...]],
+    set_up: str,
 ) -> WaitState:
+    """`set_up`: the name of an operation that needs all ranks, besides those of mesh axes; empty: none does."""
     named = ranks.operation[rank]
     waits = _waits_in(facts, int(ranks.pid[rank]))
     if waits is not None:
@@ -69,7 +75,7 @@ def _state(
             size=waits.size, sizes=_sizes(standing, facts),
         )  # fmt: skip
     # Forward, backward, a phase are places, in which no other rank is needed.
-    operation = named if _is_together(named) else ""
+    operation = named if _is_together(named) or (named and named == set_up) else ""
     activity = ranks.activity[rank]
     return WaitState(
         rank,

@@ -17,7 +17,7 @@ from holdfast.agent.activity.sums import ActivitySums
 from holdfast.agent.activity.surroundings import Surroundings
 from holdfast.agent.activity.threads.child_waits import ChildWaits, latest
 from holdfast.agent.activity.threads.holders import Holders
-from holdfast.agent.activity.threads.states import ThreadFacts, interrupts
+from holdfast.agent.activity.threads.states import ThreadFacts, interrupts, waits_for_peers
 from holdfast.agent.activity.threads.thread_looks import ThreadLooks
 from holdfast.agent.activity.threads.thread_waits import Seen, Turn, note_thread, ran_of
 from holdfast.agent.activity.waits import LOCK, Clocks, ThreadWait, describe
@@ -269,6 +269,8 @@ class CloseLook:
         if turn.is_frozen and state == "D":
             return ThreadWait(FROZEN)
         wait = self._undebugged(call, state, channel, look, replace(turn.clocks, since=since))
+        if waits_for_peers(call, wait.until - turn.clocks.monotonic):
+            wait = replace(wait, until=math.nan)  # it would say that the wait may go on for as long as torch lets it
         if not wait.is_prompt and any(self._host.is_debugger(pid) for pid in children):
             return ThreadWait(f"{wait.words or 'nothing'}, under a debugger (debugpy)", wait.until, True, wait.fds)
         return wait

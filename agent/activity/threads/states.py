@@ -65,10 +65,17 @@ def is_service(name: str) -> bool:
 
 
 def is_of_operation(name: str, call: Call | None, ends_in: float) -> bool:
-    """Whether a thread that waits with a deadline does so for peers, with torch's default timeout or a longer one. Gloo
-    waits by the wall clock; a callback in Python that waits in the same thread does so by the monotonic one."""
-    is_wall = call is not None and call.name == "futex" and bool(call.args[1] & _FUTEX_REALTIME)
-    return is_wall and name.startswith(RUNS_OPERATIONS) and ends_in > LONG_S
+    """Whether a thread that runs operations waits for peers. A callback in Python that waits in the same thread does so
+    by the monotonic clock."""
+    return name.startswith(RUNS_OPERATIONS) and waits_for_peers(call, ends_in)
+
+
+def waits_for_peers(call: Call | None, ends_in: float) -> bool:
+    """Whether a wait with a deadline has torch's default timeout or a longer one: gloo waits by the wall clock, Python
+    by the monotonic one, and between processes at words that are not private."""
+    if call is None or call.name != "futex" or not call.args[1] & _PRIVATE:
+        return False
+    return bool(call.args[1] & _FUTEX_REALTIME) and ends_in > LONG_S
 
 
 def lock_address(call: Call | None) -> int:

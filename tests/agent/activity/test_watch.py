@@ -43,6 +43,12 @@ RECEIVE = (
     "import socket\ns = socket.create_server(('127.0.0.1', 0))\nc = socket.create_connection(s.getsockname())\n"
     f"{READY}c.recv(1)"
 )
+FOR_PEERS = (
+    "import ctypes, time\nlibrary, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)\n"
+    f"library.sem_init(lock, 0, 0)\nend = (ctypes.c_long * 2)(int(time.time()) + 1790)\n"
+    f"{READY}library.sem_timedwait(lock, end)"
+)
+"""By the wall clock, with torch's timeout: as gloo."""
 PAUSE = f"import signal\n{READY}signal.pause()"
 
 
@@ -54,6 +60,7 @@ STILL: dict[str, tuple[str, str, float]] = {
     "child": (CHILD_SLEEPS, "its child sleep (pid ", 60),  # the end of the child's own wait
     "output of a child": (CHILD_PIPE, "a read from a pipe that pid ", 60),
     "lock for a time": (WAIT_FOR, "a lock", 60),
+    "lock for torch's timeout": (FOR_PEERS, "a lock", math.nan),
     "poll": (POLL, "a read from a unix socket", 60),
     "poll of two": (POLLS, "poll on 2 sockets", 60),
     "select": (SELECT, "a read from a unix socket", 60),

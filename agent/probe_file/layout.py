@@ -34,7 +34,7 @@ IMPORTS_SUFFIX = ".imports"
 SAVED_SUFFIX = ".saved"
 """Where a worker whose program says nothing leaves what the hooks saw it save: JSON with count, path and number."""
 STACKS_SUFFIX = ".stacks"
-"""Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
+"""Where a worker writes its stacks to when it is asked for them (WORD_STACKS), or sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
 MAGIC = b"HFPROBE7"
@@ -57,6 +57,7 @@ WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not th
 WORD_MOVED = 17  # when any thread last began an operation, began to wait for one, or ended that wait
 WORD_UNSEEN = 18  # threads that wait for an operation and found no row for it
 WORD_HANDLERS = 20  # signals for which the script has a handler, a bit each from SIGHUP (1) on
+WORD_STACKS = 21  # 1: the stacks of all threads are asked for
 WORD_NO_SLOT = 19  # 1: a group did not fit into the table, and what is done in it is not seen
 
 STATE = struct.Struct("<qqqdqq")

@@ -1,11 +1,13 @@
 """The mapped probe file of this process and what must be remembered between two calls; `probe` is the face of it."""
 
+import faulthandler
 import math
 import operator
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -67,6 +69,7 @@ class Memory:
     def __init__(self, path: str, rank: int, generation: int) -> None:
         if not os.path.exists(path):
             layout.create(path, rank, generation, _monotonic_ns())
+        self.path = path
         self.map, self.rank, self.generation = layout.map_file(path)
         self.words = memoryview(self.map).cast("q")
         now = _monotonic_ns()
@@ -135,7 +138,20 @@ class Memory:
                 words[layout.WORD_HANDLERS] = script_handlers()
                 if (recorder := self.recorder) is not None:
                     recorder(self, now)
+            if words[layout.WORD_STACKS]:
+                words[layout.WORD_STACKS] = 0
+                self.write_stacks()
             sleep(TICK_S)
+
+    def write_stacks(self) -> None:
+        """Those of all threads. This one has the interpreter's lock, so no other changes its frames meanwhile."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError, ValueError):
+            file = os.open(self.path + layout.STACKS_SUFFIX, flags)
+            try:
+                faulthandler.dump_traceback(file, all_threads=True)
+            finally:
+                os.close(file)
 
     def write_state(self) -> None:
         payload = _pack_state(self.step, self.phase, self.progress, self.loss, self.tokens, self.attached)

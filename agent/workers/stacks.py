@@ -1,10 +1,11 @@
 """What the workers of this node are doing, line by line: their Python stacks, and what the kernel reports of them.
 
-Where speed matters, a signal that `bootstrap` has registered with faulthandler: it answers within milliseconds, also
-while the interpreter lock is held. It goes to the probe's own thread, which writes the stacks of all: no system call of
-the program is interrupted. Where there is time, and for a process that is stopped and cannot answer, py-spy reads its
-memory, where that is installed. Without either, the kernel's report of the main thread remains: its state, and where
-it sleeps.
+Where speed matters, the probe's own thread writes the stacks of all threads when a word of its file asks for them: it
+has the interpreter's lock then, so nobody's frames change while they are read. Where the lock is held for ever, a
+signal that `bootstrap` has registered with faulthandler makes that thread write them without it, if all other threads
+sleep: one that runs may end a frame that is just being read, which would end the process. Neither interrupts a system
+call of the program. Where there is time, and for a process that is stopped and cannot answer, py-spy reads its memory,
+where that is installed. Without either, the kernel's report of the main thread remains: its state, and where it sleeps.
 """
 
 import asyncio
@@ -24,12 +25,15 @@ from typing import Any
 
 from holdfast.agent import forkserver
 from holdfast.agent.probe_file import memory
-from holdfast.agent.probe_file.layout import STACKS_SIGNAL, STACKS_SUFFIX, WORD_TICK_THREAD
+from holdfast.agent.probe_file.layout import STACKS_SIGNAL, STACKS_SUFFIX, WORD_STACKS, WORD_TICK_THREAD
 from holdfast.base.bounds import MAX_PID
 from holdfast.wire import rank_sets
 
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # of glibc, from 2.30 on
-_ANSWER_S = 0.5
+_ANSWER_S = 1.0
+_LOCK_S = 0.4
+"""Seconds after which the probe's thread, which looks ten times a second, has not got the interpreter's lock."""
+_ASLEEP_S = 0.02
 _QUIET_S = 0.03
 _SPY_S = 5.0
 _MOST_BYTES = 4 << 20
@@ -177,14 +181,61 @@ def _answers(pid: int) -> bool:
     return False
 
 
-def _signal(pid: int, probe: Path) -> None:
-    """To the probe's thread, or the process where that is not known: any thread may get it then, and a system call of
-    the program be interrupted."""
-    thread = 0
-    with suppress(OSError), open(probe, "rb", buffering=0) as file:
-        thread = int.from_bytes(os.pread(file.fileno(), 8, 8 * WORD_TICK_THREAD), "little", signed=True)
-    if not 0 < thread <= MAX_PID or _tgkill is None or _tgkill(pid, thread, STACKS_SIGNAL):
+class _Probe:
+    """Its file, as far as stacks are concerned. Without one there is no thread to ask."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = -1
+        with suppress(OSError):
+            self._file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def ask(self, value: int) -> None:
+        """1: the stacks are wanted; 0: no more."""
+        if self._file >= 0 and os.fstat(self._file).st_size > 8 * WORD_STACKS + 8:
+            os.pwrite(self._file, value.to_bytes(8, "little"), 8 * WORD_STACKS)
+
+    @property
+    def thread(self) -> int:
+        """The kernel's id of the probe's thread; 0: not known."""
+        if self._file < 0:
+            return 0
+        thread = int.from_bytes(os.pread(self._file, 8, 8 * WORD_TICK_THREAD), "little", signed=True)
+        return thread if 0 < thread <= MAX_PID else 0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+async def _signal(pid: int, thread: int) -> None:
+    """To the probe's thread, or to a process without one, whose main thread gets it; not while any other runs."""
+    if not await _sleeps(pid, thread or pid):
+        return
+    if not thread:
         os.kill(pid, STACKS_SIGNAL)
+    elif _tgkill is not None:
+        _tgkill(pid, thread, STACKS_SIGNAL)
+
+
+def _ran(pid: int, but: int) -> dict[str, bytes] | None:
+    """By thread, but for one: a value that changes when it runs. None: one runs now, or that is not known."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if task.name != str(but):
+            stat = (task / "stat").read_bytes()
+            if stat[stat.rfind(b")") + 2 :][:1] not in (b"S", b"D"):
+                return None
+            found[task.name] = (task / "schedstat").read_bytes()
+    return found
+
+
+async def _sleeps(pid: int, but: int) -> bool:
+    """Whether all threads but one sleep, and have slept for a moment."""
+    with suppress(OSError):
+        before = _ran(pid, but)
+        await asyncio.sleep(_ASLEEP_S)
+        return before is not None and _ran(pid, but) == before
+    return False
 
 
 async def _ask(pid: int, probe: Path) -> str:
@@ -198,20 +249,26 @@ async def _ask(pid: int, probe: Path) -> str:
         file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return ""
+    probed = _Probe(probe)
     try:
         os.ftruncate(file, 0)  # fails for what is no regular file
-        _signal(pid, probe)
-        size, waited, quiet = 0, 0.0, 0.0
+        probed.ask(1)
+        size, waited, quiet, is_sent, thread = 0, 0.0, 0.0, False, probed.thread
         while waited < _ANSWER_S and not (size and quiet >= _QUIET_S and _is_whole(file, size)):
             await asyncio.sleep(0.01)
             waited += 0.01
             now = os.fstat(file).st_size
             quiet = quiet + 0.01 if now == size else 0.0
             size = now
+            if not size and not is_sent and waited >= (_LOCK_S if thread else 0.0):
+                is_sent = True
+                probed.ask(0)
+                await _signal(pid, thread)
         return os.pread(file, _MOST_BYTES, 0).decode(errors="replace")
     except OSError:
         return ""
     finally:
+        probed.close()
         os.close(file)
 
 

@@ -76,6 +76,35 @@ def test_a_worker_reports_where_it_is_even_without_the_interpreter_lock(tmp_path
             until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])
 
 
+@pytest.mark.parametrize("body", [SLEEP, LOOP])
+def test_the_probes_thread_writes_them_with_the_lock_and_no_signal_is_sent(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler without the lock would read frames that a running thread ends: such a worker died of SIGSEGV."""
+    monkeypatch.setenv(ENV_PATH, str(tmp_path / "p"))
+    sent: list[int] = []
+
+    async def send(pid: int, thread: int) -> None:
+        sent.append(pid)
+
+    monkeypatch.setattr(stacks, "_signal", send)
+    monkeypatch.setattr(stacks, "_LOCK_S", 20.0)
+    monkeypatch.setattr(stacks, "_ANSWER_S", 30.0)
+    with worker(tmp_path, f"from holdfast.agent import probe; probe.attach()\n    {body}") as pid:
+        until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])
+    assert sent == []
+
+
+def test_while_another_thread_runs_no_signal_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_spy", silent)
+    with worker(tmp_path, LOOP, "threading.Thread(target=outer, daemon=True).start(); time.sleep(60)") as pid:
+        assert read(pid, tmp_path).threads == ()
+
+
+async def silent(pid: int) -> str:
+    return ""
+
+
 @pytest.mark.skipif(shutil.which("py-spy") is None and not SPY.exists(), reason="needs py-spy")
 @pytest.mark.parametrize("body", [SLEEP, LOOP])
 def test_where_there_is_time_no_signal_is_sent(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:

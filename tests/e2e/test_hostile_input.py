@@ -197,13 +197,16 @@ def test_the_largest_job_costs_bounded_memory_and_no_answers(holdfast: Commands,
     assert megabytes() - before < 150
 
 
-def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Commands, Running, Running]) -> None:
+def test_what_a_worker_prints_keeps_no_agent_from_speaking(
+    cluster: tuple[Commands, Running, Running], tmp_path: Path
+) -> None:
     """Its lines wait for their turn, and the one that matters is found after them."""
     holdfast, controller, agent = cluster
     _, http = ready(controller)
     known = {one["id"] for one in incidents(http)}
+    script, is_found = str(SCRIPTS / "one_long_line.py"), tmp_path / "found"
     run = holdfast.start(
-        "run", "--controller", http, "--nproc-per-node", "1", "--max-restarts", "0", str(SCRIPTS / "one_long_line.py")
+        "run", "--controller", http, "--nproc-per-node", "1", "--max-restarts", "0", script, str(is_found)
     )
 
     def found() -> list[tuple[str, str]]:
@@ -212,5 +215,6 @@ def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Comman
         return [(each["kind"], each["text"]) for one in full for each in one["findings"]]
 
     wait_for(lambda: any("CUBLAS_STATUS_ALLOC_FAILED" in text for _, text in found()), 200, found)
+    is_found.touch()
     assert run.wait(60) == 0, run.err[-3000:] + agent.err[-3000:]
     assert {kind for kind, _ in found()} == {"log-rule"}, found()

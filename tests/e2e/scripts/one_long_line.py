@@ -1,5 +1,12 @@
-"""Trains, and prints lines that the rules for logs would take a minute to read: one of 512 KiB, and 1 MiB of them."""
+"""Trains until a file is there, and prints lines that the rules for logs would take a minute to read: one of 512 KiB,
+and 1 MiB of them.
 
+    one_long_line.py FILE
+"""
+
+import itertools
+import os
+import sys
 import time
 
 from holdfast.agent import probe
@@ -7,7 +14,9 @@ from holdfast.agent import probe
 probe.attach()
 probe.phase("train")
 hostile = "NCCL WARN hdfs checkpoint rror "  # no rule, but each looks for one long
-for n in range(150):
+for n in itertools.count():
+    if os.path.exists(sys.argv[1]):
+        break
     time.sleep(0.1)
     probe.step(n, loss=1.0)
     if n == 5:

@@ -207,10 +207,8 @@ class _Probe:
             os.close(self._file)
 
 
-async def _signal(pid: int, thread: int) -> None:
-    """To the probe's thread, or to a process without one, whose main thread gets it; not while any other runs."""
-    if not await _sleeps(pid, thread or pid):
-        return
+def _signal(pid: int, thread: int) -> None:
+    """To the probe's thread, or to a process without one, whose main thread gets it."""
     if not thread:
         os.kill(pid, STACKS_SIGNAL)
     elif _tgkill is not None:
@@ -261,13 +259,18 @@ async def _ask(pid: int, probe: Path) -> str:
             quiet = quiet + 0.01 if now == size else 0.0
             size = now
             if not size and not is_sent and waited >= (_LOCK_S if thread else 0.0):
-                is_sent = True
-                probed.ask(0)
-                await _signal(pid, thread)
+                is_sent = (
+                    True  # or the probe's thread still comes to it: where others run the lock is not held for ever
+                )
+                if await _sleeps(pid, thread or pid):
+                    probed.ask(0)
+                    _signal(pid, thread)
         return os.pread(file, _MOST_BYTES, 0).decode(errors="replace")
     except OSError:
         return ""
     finally:
+        with suppress(OSError):
+            probed.ask(0)
         probed.close()
         os.close(file)
 

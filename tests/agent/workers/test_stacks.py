@@ -76,19 +76,16 @@ def test_a_worker_reports_where_it_is_even_without_the_interpreter_lock(tmp_path
             until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])
 
 
-@pytest.mark.parametrize("body", [SLEEP, LOOP])
+@pytest.mark.parametrize(("body", "lock_s"), [(SLEEP, 20.0), (LOOP, 0.0)])
 def test_the_probes_thread_writes_them_with_the_lock_and_no_signal_is_sent(
-    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, body: str, lock_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler without the lock would read frames that a running thread ends: such a worker died of SIGSEGV."""
     monkeypatch.setenv(ENV_PATH, str(tmp_path / "p"))
     sent: list[int] = []
 
-    async def send(pid: int, thread: int) -> None:
-        sent.append(pid)
-
-    monkeypatch.setattr(stacks, "_signal", send)
-    monkeypatch.setattr(stacks, "_LOCK_S", 20.0)
+    monkeypatch.setattr(stacks, "_signal", lambda pid, thread: sent.append(pid))
+    monkeypatch.setattr(stacks, "_LOCK_S", lock_s)  # beyond it, the request stands while others run
     monkeypatch.setattr(stacks, "_ANSWER_S", 30.0)
     with worker(tmp_path, f"from holdfast.agent import probe; probe.attach()\n    {body}") as pid:
         until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])

@@ -25,7 +25,7 @@ RANK = int(os.environ["RANK"])
 BETWEEN = 60
 """Steps between two pauses: what is longer than usual is judged by the last 50 steps."""
 EVALUATION_S = 2.0
-HOLD_S = 4.5
+HOLD_S = 6.0
 """Of processor time: how long a call holds the interpreter's lock."""
 WAITS = """
 import os, time

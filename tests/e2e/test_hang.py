@@ -118,7 +118,7 @@ def paused(cluster: LocalCluster, life: str, place: str = "", does: str = "") ->
         found[:] = [pause] if is_it else []
         return bool(found)
 
-    wait_for(look, 60, lambda: cluster.client.job())
+    wait_for(look, 90, lambda: cluster.client.job())
     return found[0]
 
 
@@ -150,7 +150,7 @@ def test_honest_pauses_of_many_kinds_end_by_themselves(cluster: LocalCluster, tm
     known = len(acted_on(cluster.client.incidents()))
     submit(cluster, str(PAUSES), [str(tmp_path)], 1, False, -1)
     for name, life, ranks, does in (
-        ("save", "busy", [0], "MB/s"),
+        ("save", "busy", [0], "B/s"),
         ("evaluate", "busy", [0, 1], "computes"),
         ("upload", "busy", [1], "over the network"),
         ("delegate", "busy", [0], "waits for its child"),

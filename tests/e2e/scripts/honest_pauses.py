@@ -29,14 +29,14 @@ HOLD_S = 6.0
 """Of processor time: how long a call holds the interpreter's lock."""
 WAITS = """
 import os, time
-end = time.monotonic() + 60
+end = time.monotonic() + 120
 waits = lambda: not os.path.exists({seen!r}) and time.monotonic() < end
 """
 
 
 def waits(name: str) -> Callable[[], bool]:
     (FOLDER / f"{name}.begun").touch()
-    seen, end = FOLDER / f"{name}.seen", time.monotonic() + 60
+    seen, end = FOLDER / f"{name}.seen", time.monotonic() + 120
     return lambda: not seen.exists() and time.monotonic() < end
 
 

@@ -108,14 +108,15 @@ def test_two_orders_of_operations_in_an_unmodified_script_are_found(cluster: Loc
 
 
 def paused(cluster: LocalCluster, life: str, place: str = "", does: str = "") -> Json:
-    """The job's pause, once it is of this kind, at this place, and reported in these words: what writes in bursts has
-    written nothing in some of the half seconds that rates are of."""
+    """The job in a pause of this kind, at this place, and reported in these words: what writes in bursts has written
+    nothing in some of the half seconds that rates are of."""
     found: list[Json] = []
 
     def look() -> bool:
-        pause = (cluster.client.job() or {}).get("pause")
+        job = cluster.client.job() or {}
+        pause = job.get("pause")
         is_it = pause and pause["life"] == life and place in pause["place"] and does in pause["text"]
-        found[:] = [pause] if is_it else []
+        found[:] = [job] if is_it else []
         return bool(found)
 
     wait_for(look, 90, lambda: cluster.client.job())
@@ -125,7 +126,7 @@ def paused(cluster: LocalCluster, life: str, place: str = "", does: str = "") ->
 def test_an_endless_loop_is_reported_as_busy_and_restarted_by_hand(cluster: LocalCluster) -> None:
     known = len(acted_on(cluster.client.incidents()))
     submit(cluster, str(SCRIPT), ["loop"], 1, False, 0)
-    seen = paused(cluster, "busy")
+    seen = paused(cluster, "busy")["pause"]
     assert seen["ranks"] == [1], seen
     assert "computes" in seen["text"]
     paused(cluster, "busy", "hanging.py")
@@ -157,7 +158,7 @@ def test_honest_pauses_of_many_kinds_end_by_themselves(cluster: LocalCluster, tm
         ("wait", "idle", [1], "system call"),
     ):
         wait_for((tmp_path / f"{name}.begun").exists, 60, lambda: cluster.client.job())
-        seen = paused(cluster, life, name, does)
+        seen = paused(cluster, life, name, does)["pause"]
         assert seen["ranks"] == ranks, seen
         (tmp_path / f"{name}.seen").touch()
         if name == "wait":
@@ -196,9 +197,8 @@ def test_an_idle_pause_is_ended_at_its_limit_which_doubles_and_the_job_is_not_fa
         wait_for(lambda times=times: (cluster.client.job() or {})["generation"] == times + 2, 60)
     (place,) = places
     assert place.startswith("hanging.py:")
-    paused(cluster, "idle", place)
+    job = paused(cluster, "idle", place)
     assert {node["state"] for node in cluster.client.nodes()} == {"healthy"}
-    job = cluster.client.job() or {}
     assert (job["state"], job["generation"], job["restarts"]) == ("running", 3, 2)
     cluster.client.stop(0.0)
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 60)

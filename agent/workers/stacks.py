@@ -259,9 +259,8 @@ async def _ask(pid: int, probe: Path) -> str:
             quiet = quiet + 0.01 if now == size else 0.0
             size = now
             if not size and not is_sent and waited >= (_LOCK_S if thread else 0.0):
-                is_sent = (
-                    True  # or the probe's thread still comes to it: where others run the lock is not held for ever
-                )
+                # Once: where others run, the lock is not held for ever, and the probe's thread still comes to it.
+                is_sent = True
                 if await _sleeps(pid, thread or pid):
                     probed.ask(0)
                     _signal(pid, thread)

@@ -45,6 +45,7 @@ time.sleep(60)
 """
 SPY = Path(sys.executable).with_name("py-spy")
 SLEEP, HOLD, LOOP = "time.sleep(60)", "while True: hold(60)", "while True: pass"
+PROBE = "from holdfast.agent import probe; probe.attach()"
 
 
 @contextmanager
@@ -76,19 +77,29 @@ def test_a_worker_reports_where_it_is_even_without_the_interpreter_lock(tmp_path
             until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])
 
 
-@pytest.mark.parametrize(("body", "lock_s"), [(SLEEP, 20.0), (LOOP, 0.0)])
 def test_the_probes_thread_writes_them_with_the_lock_and_no_signal_is_sent(
-    tmp_path: Path, body: str, lock_s: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler without the lock would read frames that a running thread ends: such a worker died of SIGSEGV."""
     monkeypatch.setenv(ENV_PATH, str(tmp_path / "p"))
     sent: list[int] = []
-
     monkeypatch.setattr(stacks, "_signal", lambda pid, thread: sent.append(pid))
-    monkeypatch.setattr(stacks, "_LOCK_S", lock_s)  # beyond it, the request stands while others run
+    monkeypatch.setattr(stacks, "_LOCK_S", 20.0)
     monkeypatch.setattr(stacks, "_ANSWER_S", 30.0)
-    with worker(tmp_path, f"from holdfast.agent import probe; probe.attach()\n    {body}") as pid:
+    with worker(tmp_path, f"{PROBE}; {SLEEP}") as pid:
         until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])
+    assert sent == []
+
+
+def test_while_the_holder_of_the_lock_runs_no_signal_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe's thread never gets the lock, and the main thread never sleeps."""
+    monkeypatch.setenv(ENV_PATH, str(tmp_path / "p"))
+    sent: list[int] = []
+    monkeypatch.setattr(stacks, "_signal", lambda pid, thread: sent.append(pid))
+    monkeypatch.setattr(stacks, "_spy", silent)
+    monkeypatch.setattr(stacks, "_LOCK_S", 0.0)
+    with worker(tmp_path, f"{PROBE}; sys.setswitchinterval(1000)\n    {LOOP}") as pid:
+        assert read(pid, tmp_path).threads == ()
     assert sent == []
 
 

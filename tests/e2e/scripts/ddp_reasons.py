@@ -1,7 +1,7 @@
 """A training script as third parties write them, in which rank 1 takes longer for one reason after the other.
 
-Each holds for as many steps as the argument says: none, asleep in its forward, a lock that a thread holds, a dataset
-that is slow, asleep between steps, and other processes on its processor.
+ddp_reasons.py STEPS REASON...: each holds for so many steps, after as many without one: asleep in its forward, a lock
+that a thread holds, a dataset that is slow, asleep between steps, and other processes on its processor.
 """
 
 import os
@@ -16,8 +16,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
-REASONS = ("none", "sleep", "lock", "data", "between", "host")
-LONGER_S = 0.03
+REASONS = ("none", *sys.argv[2:])
+"""Of sleep, lock, data, between, host."""
+LONGER_S = 0.05
 IS_SLOW = int(os.environ["RANK"]) == 1
 reason = "none"
 lock = threading.Lock()

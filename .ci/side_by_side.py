@@ -2,11 +2,16 @@
 
 RUN: arguments of pytest, after `--idle` where it shall take only what all others leave of the processors. What comes
 after `--then` runs when the run before it has ended, whatever came of it. The first line of runs is shown while it goes
-on, the others when all have ended. The exit code is that of the first run that failed.
+on, the others when all have ended.
+
+Some tests hold real processes against a clock, and the runs make the machine busy. So where only a few tests failed,
+they run again when nothing else does, and are named: what passes only then is to be mended, but fails no run. The exit
+code is that of the first run that failed.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -15,9 +20,42 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
-Run = Sequence[str]
+MOST_AGAIN = 5
+"""Where more tests fail, that is no matter of a busy machine."""
+_TESTS_FAILED = 1
+"""pytest's exit code for nothing worse than that."""
+
+
+@dataclass
+class Run:
+    words: Sequence[str]
+    cache: Path
+    """A folder of its own, in which pytest notes what failed."""
+    code: int = 0
+
+    def run(self, out: IO[bytes] | None) -> None:
+        lower = ["chrt", "--idle", "0"] if self.words[:1] == ["--idle"] else []
+        self._run(lower, [], out)
+
+    def run_again(self) -> None:
+        """What failed, alone."""
+        self._run([], ["--last-failed", "--last-failed-no-failures", "none"], None)
+
+    def failed(self) -> list[str]:
+        """The names of the tests that did."""
+        try:
+            return list(json.loads((self.cache / "v" / "cache" / "lastfailed").read_bytes()))
+        except FileNotFoundError:
+            return []
+
+    def _run(self, before: Sequence[str], more: Sequence[str], out: IO[bytes] | None) -> None:
+        words = self.words[self.words[:1] == ["--idle"] :]
+        command = [*before, sys.executable, "-m", "pytest", *words, *more, "-o", f"cache_dir={self.cache}"]
+        self.code = subprocess.run(command, stdout=out, stderr=out and subprocess.STDOUT).returncode
 
 
 def parsed(words: Sequence[str]) -> list[list[list[str]]]:
@@ -33,11 +71,15 @@ def parsed(words: Sequence[str]) -> list[list[list[str]]]:
     return lines
 
 
-def run(words: Run, out: IO[bytes] | None) -> int:
-    """Its exit code."""
-    first, lower = words[:1] == ["--idle"], ["chrt", "--idle", "0"]
-    command = [*(lower if first else []), sys.executable, "-m", "pytest", *words[first:]]
-    return subprocess.run(command, stdout=out, stderr=out and subprocess.STDOUT).returncode
+def again(runs: Sequence[Run]) -> None:
+    """Once more what failed, if that is little."""
+    runs = [one for one in runs if one.code]
+    names = [name for one in runs for name in one.failed()]
+    if any(one.code != _TESTS_FAILED for one in runs) or not 0 < len(names) <= MOST_AGAIN:
+        return
+    print("\n".join(["", "Failed, and run again with nothing beside:", *names]), flush=True)
+    for one in runs:
+        one.run_again()
 
 
 def main(words: Sequence[str]) -> int:
@@ -45,28 +87,33 @@ def main(words: Sequence[str]) -> int:
     # Ctrl-C reaches the runs themselves, which are waited for, unless it was ignored when this was started, as after
     # `&`: then they would be deaf to it.
     signal.signal(signal.SIGINT, lambda number, frame: interrupted.set())
-    shown, *others = parsed(words)
-    codes: list[list[int]] = [[] for _ in (shown, *others)]
-
-    def follow(runs: Sequence[Run], out: IO[bytes] | None, found: list[int]) -> None:
-        for words in runs:
-            if not interrupted.is_set():
-                found.append(run(words, out))
-
     with ExitStack() as stack:
-        outs = [stack.enter_context(tempfile.TemporaryFile()) for _ in others]
-        beside = [threading.Thread(target=follow, args=one) for one in zip(others, outs, codes[1:], strict=True)]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        lines = [
+            [Run(words, folder / f"{n}-{m}") for m, words in enumerate(line)] for n, line in enumerate(parsed(words))
+        ]
+        runs = [one for line in lines for one in line]
+
+        def follow(line: Sequence[Run], out: IO[bytes] | None) -> None:
+            for one in line:
+                if not interrupted.is_set():
+                    one.run(out)
+
+        outs = [stack.enter_context(tempfile.TemporaryFile()) for _ in lines[1:]]
+        beside = [threading.Thread(target=follow, args=one) for one in zip(lines[1:], outs, strict=True)]
         for thread in beside:
             thread.start()
-        follow(shown, None, codes[0])
+        follow(lines[0], None)
         for thread, out in zip(beside, outs, strict=True):
             thread.join()
             out.seek(0)
             shutil.copyfileobj(out, sys.stdout.buffer)
             sys.stdout.flush()
+        if not interrupted.is_set():
+            again(runs)
     if interrupted.is_set():
         return 128 + signal.SIGINT
-    return next((code for line in codes for code in line if code), 0)
+    return next((one.code for one in runs if one.code), 0)
 
 
 if __name__ == "__main__":

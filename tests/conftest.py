@@ -96,8 +96,16 @@ def hdfs(one_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
         yield one_hdfs
 
 
+PROCESS_LEFT = pytest.StashKey[bool]()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash.get(PROCESS_LEFT, False):
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # no test's failure, which running it again would cure
+
+
 @pytest.fixture(autouse=True, scope="session")
-def no_process_left() -> Iterator[None]:
+def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that leaves a child behind would let the next run trip over it."""
     yield
     deadline = time.monotonic() + 20.0  # some are still ending, on a busy machine
@@ -106,6 +114,7 @@ def no_process_left() -> Iterator[None]:
     named = [f"{child.pid}: {_command(child)}" for child in left]
     for child in left:
         child.kill()
+    request.config.stash[PROCESS_LEFT] = bool(named)
     assert not named, f"processes left behind by a test: {named}"
 
 

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.conftest import pytest_collection_modifyitems
+from tests.conftest import PROCESS_LEFT, pytest_collection_modifyitems, pytest_sessionfinish
 from tests.cpu_seconds import consumed_s
 
 ROOT = Path(__file__).parents[2]
@@ -104,3 +105,56 @@ def test_the_time_of_children_counts_while_they_live_and_once_they_have_ended() 
         alive = consumed_s() - before
         assert alive >= 2 * BURN_S - ticks
     assert consumed_s() - before >= alive - ticks
+
+
+FAILS_ONCE = """
+import pathlib
+mark = pathlib.Path(__file__).with_suffix(".mark")
+def test_one():
+    was_there = mark.exists()
+    mark.touch()
+    assert was_there
+"""
+FAIL = "import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_one(n): assert False"
+PASSES = "def test_one(): pass"
+WORSE = FAILS_ONCE + "import pytest\ndef test_two(): pytest.exit('worse', returncode=3)"
+
+
+def side_by_side(folder: Path, *codes: str) -> subprocess.CompletedProcess[str]:
+    """Runs of one file each."""
+    words: list[str] = []
+    for n, code in enumerate(codes):
+        path = folder / f"test_{n}.py"
+        path.write_text(code)
+        words += ["--beside"] * bool(n) + ["-q", str(path), "--rootdir", str(folder), "-c", os.devnull]
+    command = [sys.executable, str(ROOT / ".ci" / "side_by_side.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+
+
+@pytest.mark.slow
+def test_the_few_that_failed_run_again_alone_and_are_named(tmp_path: Path) -> None:
+    done = side_by_side(tmp_path, PASSES, FAILS_ONCE)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"nothing beside:\n\S*test_1.py::test_one\n", done.stdout)
+    assert done.stdout.rstrip().splitlines()[-1].startswith("1 passed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [([FAIL], 1), ([FAILS_ONCE, "import nowhere"], 1), ([WORSE], 3)],
+    ids=["too many", "not collected", "worse than a failure"],
+)
+def test_what_no_busy_machine_explains_fails_at_once(tmp_path: Path, codes: list[str], code: int) -> None:
+    done = side_by_side(tmp_path, *codes)
+    assert (done.returncode, "nothing beside" in done.stdout) == (code, False), done.stdout
+
+
+@pytest.mark.parametrize(("is_left", "code"), [(True, 3), (False, 1)])
+def test_a_process_that_is_left_is_worse_than_a_failure(is_left: bool, code: int) -> None:
+    session = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()), exitstatus=1)
+    if is_left:
+        session.config.stash[PROCESS_LEFT] = True
+    pytest_sessionfinish(cast(Any, session))
+    assert session.exitstatus == code

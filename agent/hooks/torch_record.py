@@ -1,8 +1,8 @@
 """torch's own record of its collectives, read while the worker stands: those begun in C++ are in it, too.
 
-The Flight Recorder has which collectives are under way, and each group's number how many were begun, whoever began
-them. Both are read in the liveness thread, without the interpreter lock where it takes long: 2,000 entries, as many as
-there are after some minutes of training, are a text of 1 MB, for which torch needs some 40 ms.
+The Flight Recorder has which collectives are under way or over, and each group's number how many were begun, whoever
+began them. Both are read in the liveness thread, without the interpreter lock where it takes long: 2,000 entries, as
+many as there are after some minutes of training, are a text of 1 MB, for which torch needs some 40 ms.
 """
 
 import json
@@ -46,6 +46,7 @@ _SIDES = {
 }
 """By kind, which tensors are together of the same size on all ranks: as `sizes` has it."""
 _UNRETIRED = '"retired":false'
+_DECODER = json.JSONDecoder()
 _FIRST, _LAST = '{"collective_seq_id":', '"timeout_ms":'
 """Keys of an entry are in order. What is a name in it has its quotation marks escaped."""
 
@@ -58,6 +59,7 @@ class Recorder:
         self._seen: tuple[tuple[int, ...], int] = ((), -1)  # numbers and last move at the last look
         self._read_at = self._took = 0
         self._under_way: list[tuple[int, int, int, int]] = []
+        self._over: list[tuple[int, int, int, int]] = []
         self._is_whole = False
         self._newest: dict[int, int] = {}  # by slot: the newest collective that was recorded
         self._cpu = (0, 0)
@@ -83,11 +85,11 @@ class Recorder:
         has_changed = self._seen != (tuple(numbers), moved)
         self._seen = (tuple(numbers), moved)
         if self._is_due(has_changed, now, moved):
-            self._read(live, groups)
+            self._read(live, groups, numbers)
         exact = [self._exact(slot, number, groups) for slot, number in enumerate(numbers)]
         is_complete = self._is_whole and self._is_alone()
         if live.words[layout.WORD_MOVED] == moved:
-            write_record(live.map, now, self._read_at, timed, is_complete, exact, self._under_way)
+            write_record(live.map, now, self._read_at, timed, is_complete, exact, self._under_way, self._over)
 
     def _groups(self) -> tuple[dict[str, Group], list[int], int]:
         """All groups by name; by slot, how many collectives were begun; mask of the slots with a short timeout."""
@@ -132,8 +134,8 @@ class Recorder:
         rpc = sys.modules.get("torch.distributed.rpc.api")
         return rpc is None or not rpc._is_current_rpc_agent_set()
 
-    def _read(self, live: Memory, groups: dict[str, Group]) -> None:
-        self._is_whole, self._under_way, self._newest = False, [], {}
+    def _read(self, live: Memory, groups: dict[str, Group], numbers: list[int]) -> None:
+        self._is_whole, self._under_way, self._over, self._newest = False, [], [], {}
         self._read_at = began = time.monotonic_ns()
         # On a busy host this takes long. The thread needs no interpreter lock meanwhile, so that its silence is none.
         live.words[layout.WORD_TICK] = began + min(max(_ALLOWED_NS, 2 * self._took), _MOST_ALLOWED_NS)
@@ -149,6 +151,14 @@ class Recorder:
             if slot := slots.get(entry["process_group"][0], 0):
                 kind, size = kind_and_size(entry)
                 self._under_way.append((int(entry["collective_seq_id"]) - 1, size, slot, kind))
+        # What another thread began meanwhile, or a group of the same name that is gone, would have other numbers.
+        ends = {name: known.slot for name, known in groups.items() if known.is_gloo and numbers[known.slot] > 0}
+        most = min(layout.RECORD_OVER_EACH, max(1, layout.RECORD_OVER // max(len(ends), 1)))
+        for name, slot in ends.items():
+            for entry in ended(text, name, numbers[slot], most):
+                kind, size = kind_and_size(entry)
+                if kind:
+                    self._over.append((int(entry["collective_seq_id"]) - 1, size, slot, kind))
         is_off = '"entries"' not in text and any(live.groups.counted(slot) for slot in slots.values())
         is_known = len(self._under_way) == len(entries) and len(groups) == len(self._watch.c10d._world.pg_map)
         is_recorded = not groups or (self._dump is not None and all(known.is_gloo for known in groups.values()))
@@ -199,6 +209,24 @@ def unretired(text: str) -> list[dict[str, Any]]:
         end = text.index("}", text.index(_LAST, at)) + 1
         found.append(json.loads(text[text.rindex(_FIRST, 0, at) : end]))
         at = text.find(_UNRETIRED, end)
+    return found
+
+
+def ended(text: str, group: str, newest: int, most: int) -> list[dict[str, Any]]:
+    """The last entries of a group that are over, the last one first, if its newest entry has this number. Entries
+    without a gap only: torch begins the numbers of a new group with an old one's name anew."""
+    name = f'"process_group":[{json.dumps(group)},'
+    found: list[dict[str, Any]] = []
+    at, number = len(text), newest
+    while number > 0 and len(found) < most and (at := text.rfind(name, 0, at)) >= 0:
+        start = text.rindex(_FIRST, 0, at)
+        if not text.startswith(f"{_FIRST}{number},", start):
+            break
+        # A group's name may hold an entry's last key.
+        entry, _ = _DECODER.raw_decode(text, start)
+        if entry["retired"]:
+            found.append(entry)
+        number, at = number - 1, start
     return found
 
 

@@ -37,7 +37,7 @@ STACKS_SUFFIX = ".stacks"
 """Where a worker writes its stacks to when it is asked for them (WORD_STACKS), or sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
-MAGIC = b"HFPROBE7"
+MAGIC = b"HFPROBE8"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -114,16 +114,22 @@ this one, too."""
 AT_OPEN = AT_COUNTED + GROUPS
 OPEN_STRIDE, OPEN_ROWS = 64, 16
 
-RECORD_HEAD = struct.Struct(f"<qqQHH4x{GROUPS}q")
+RECORD_HEAD = struct.Struct(f"<qqQHHH2x{GROUPS}q")
 """torch's own record: when the numbers were read, when the collectives under way were read, mask of the slots whose
-timeout is shorter than torch's default, flags, collectives under way; by slot, how many collectives were begun (-1:
-not known)."""
+timeout is shorter than torch's default, flags, collectives under way, collectives that are over; by slot, how many
+collectives were begun (-1: not known)."""
 RECORD_ROW = struct.Struct("<qihh")
-"""A collective under way: number, size, slot, kind."""
+"""A collective: number, size, slot, kind."""
 RECORD_IS_COMPLETE = 1
 RECORD_ROWS = 32
+"""Of collectives under way."""
+RECORD_OVER = 32
+"""Rows of collectives that are over, behind those under way."""
+RECORD_OVER_EACH = 4
+"""Of one group. While a rank stays in an operation, its peers end few later ones without it: those of a broadcast's
+tree, or a reduce to another rank."""
 AT_RECORD = AT_OPEN + OPEN_ROWS * OPEN_STRIDE
-RECORD_BYTES = RECORD_HEAD.size + RECORD_ROWS * RECORD_ROW.size
+RECORD_BYTES = RECORD_HEAD.size + (RECORD_ROWS + RECORD_OVER) * RECORD_ROW.size
 
 PAST = struct.Struct("<qihh")
 """An operation with a root that was begun lately: number; root; slot, kind."""

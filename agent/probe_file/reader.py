@@ -321,7 +321,7 @@ class ProbeReader:
         is_complete &= rows is not None and not any(self._map.word(word) for word in words)
         is_complete &= self._map.word(layout.WORD_MOVED) <= moved  # else the rows may be of another moment
         pending = pending_of(pid, rows or (), begun, groups)
-        past = past_operations(read_past(self._map, len(groups)))
+        past = past_operations(read_past(self._map, len(groups)), record, moved, len(groups))
         return pending, StallFacts(operations=found[: bounds.MAX_OPERATIONS], is_complete=is_complete, past=past)
 
     def _records(self) -> Iterator[_Step]:

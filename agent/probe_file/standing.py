@@ -6,7 +6,7 @@ from dataclasses import replace
 from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.open_rows import OpenRow
 from holdfast.agent.probe_file.past_rows import PastRow
-from holdfast.agent.probe_file.torch_record import TorchRecord, UnderWay
+from holdfast.agent.probe_file.torch_record import Recorded, TorchRecord
 from holdfast.wire.standing import OpenOperation, PastOperation
 from holdfast.wire.types import GroupCount, PendingCollective
 
@@ -57,8 +57,20 @@ def open_operations(
     return tuple(found), is_complete
 
 
-def past_operations(rows: Sequence[PastRow]) -> tuple[PastOperation, ...]:
-    return tuple(PastOperation(kind_name(row.kind), row.slot - 1, row.number, row.root) for row in rows)
+def past_operations(rows: Sequence[PastRow], record: TorchRecord, moved: int, groups: int) -> tuple[PastOperation, ...]:
+    """Those with a root as the hooks saw them begin, joined with those that torch's record says are over. Of one that
+    the two call by different kinds nothing is known."""
+    found = {
+        (row.slot, row.number): PastOperation(kind_name(row.kind), row.slot - 1, row.number, row.root) for row in rows
+    }
+    for one in record.over if record.read_at > moved else ():
+        if not 0 < one.slot <= groups or not (kind := kind_name(one.kind)):
+            continue
+        key = one.slot, one.number
+        seen = found.pop(key, PastOperation(kind, one.slot - 1, one.number))
+        if seen.kind == kind:
+            found[key] = replace(seen, size=one.size)
+    return tuple(found.values())
 
 
 def pending_of(
@@ -78,14 +90,14 @@ def pending_of(
     return PendingCollective(kind_name(kind), slot - 1, number, False, groups)
 
 
-def _of_row(row: OpenRow, seen: UnderWay | None, record: TorchRecord) -> OpenOperation:
+def _of_row(row: OpenRow, seen: Recorded | None, record: TorchRecord) -> OpenOperation:
     """torch's kind and size, where it has them: of an operation that nobody here waits for there is nothing else."""
     kind, size = (seen.kind, seen.size) if seen is not None else (row.kind, row.size)
     is_timed = bool(row.flags & layout.OPEN_IS_TIMED or record.timed >> row.slot & 1)
     return OpenOperation(row.thread, kind_name(kind), row.slot - 1, max(row.number, 0), size, row.root, is_timed)
 
 
-def _under_way(one: UnderWay, thread: int, record: TorchRecord) -> OpenOperation:
+def _under_way(one: Recorded, thread: int, record: TorchRecord) -> OpenOperation:
     is_timed = bool(record.timed >> one.slot & 1)
     return OpenOperation(thread, kind_name(one.kind), one.slot - 1, one.number, one.size, is_timed=is_timed)
 

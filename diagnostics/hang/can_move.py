@@ -174,7 +174,7 @@ class CanMove:
         if process.facts.begun.get(group, 0) <= number:
             return False
         left = self.passed.at.get((group, number), {}).get(parent)
-        return left is None or left.kind != "broadcast" or self.passed.leads(group, left.kind, left.root, parent, rank)
+        return left is None or self.passed.leads(group, left.kind, left.root, parent, rank)
 
     def _takes(self, operation: OpenAt, here: Collection[Opened], member: int) -> bool:
         """Whether a rank that is in another broadcast under that number may take the message of this one's root for
@@ -191,14 +191,16 @@ class CanMove:
         is_unused = facts.lists_all and group not in facts.begun and is_listed_when_used(operation)
         if group not in facts.exact and not is_unused:
             return None
-        begun = facts.begun.get(group, 0)
+        has_begun = facts.begun.get(group, 0) > operation.number
+        if has_begun and self.passed.is_another(operation, member):
+            return Lack.PASSED
         if facts.is_gone:
-            return None if begun > operation.number else Lack.GONE
+            return None if has_begun else Lack.GONE
         if any(not differ(operation, opened.operation) for opened in here):
             return None
         if here:
             return None if any(one.index < 0 and one.shared is None for one in here) else Lack.OTHER
-        return None if begun > operation.number else Lack.STILL
+        return None if has_begun else Lack.STILL
 
     def _listen(self, shared: SharedOperation, member: int, lack: Lack) -> None:
         """Note what would let the member come."""

@@ -11,6 +11,7 @@ from holdfast.diagnostics.hang.facts import OpenAt, RankFacts
 from holdfast.diagnostics.hang.operations import Lack, Role, SharedOperation
 from holdfast.diagnostics.hang.proof import Fact, FactKind, Link
 from holdfast.diagnostics.hang.wait_graph import WaitGraph
+from holdfast.wire.operation_size import words
 from holdfast.wire.standing import ThreadSight
 
 _Step = tuple[int, int, int]
@@ -108,10 +109,8 @@ class ChainBuilder:
             self._follow(member)
             return f"rank {member} is gone and has begun {begun} operations of {group.label}", (counted,)
         if lack is Lack.PASSED:
-            root = self._closed.passed.at[group, operation.number][member].root
-            which = f"rank {member} has left that number in a broadcast with root {root}"
             past = Fact(FactKind.PAST, member, -1, group, operation.number)
-            return f"{which}, and no message went between the two", (counted, past)
+            return f"rank {member} has left that number in {self._in_what(operation, member)}", (counted, past)
         if lack is Lack.OTHER:
             facts, said = [counted], ""
             for number, one in enumerate(process.operations):
@@ -124,6 +123,14 @@ class ChainBuilder:
             self._follow(member, index)
         why = f"rank {member} has begun {begun} operations of {group.label}, and none of its threads can move"
         return why, (counted,)
+
+    def _in_what(self, operation: OpenAt, member: int) -> str:
+        done = self._closed.passed.at[operation.group, operation.number][member]
+        if done.kind != operation.kind:
+            return f"another one, {done.kind}"
+        if done.kind != "broadcast":
+            return f"one of {words(done.size)}"
+        return f"a broadcast with root {done.root}, and no message went between the two"
 
 
 def _thread(index: int, sight: ThreadSight) -> str:

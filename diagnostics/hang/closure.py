@@ -14,10 +14,11 @@
    operation with an error.
 
 A member has come to operation n of a group if it has begun more than n there and is in no *other* operation (kind,
-size, root) under that number. It comes out of another one only if that one can be left. In a broadcast, a member
-that has left the number under another root has not come if no message went between the two there (`passed`). Counts
-hold only where those of both ranks are exact. A member that is gone never comes. Which thread began the earlier
-operations of a group says nothing of the next one: a checkpoint starts a thread for each save, and pools have several.
+size, root) under that number. It comes out of another one only if that one can be left. A member that has left the
+number in an operation of another kind or size has not come, nor has one that has left a broadcast of another root there
+if no message went between the two (`passed`). Counts hold only where those of both ranks are exact. A member that is
+gone never comes. Which thread began the earlier operations of a group says nothing of the next one: a checkpoint starts
+a thread for each save, and pools have several.
 
 A rank is dead if and only if its main thread can't move. One addition to the rule: while the interpreter lock is held,
 a wait for the own process with a deadline after the pause limit (`longest_s`) is one without, since the job would be

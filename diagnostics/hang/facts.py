@@ -38,12 +38,12 @@ class OpenAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Rooted:
-    """Kind and root with which an operation was begun."""
+class Past:
+    """Kind, root and size with which an operation was begun, as in OpenAt."""
 
     kind: str
-    root: int
-    """The rank, in the job."""
+    root: int = -1
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class RankFacts:
     """A channel or a `new_group` that is missing in `begun` has never been used: the table of groups is not full."""
     lock_held: bool = False
     """The interpreter's lock is held: no thread runs Python code, so none can begin an operation unseen."""
-    past: Mapping[tuple[Group, int], Rooted] = field(default_factory=dict)
-    """Operations with a root that it began last in groups of gloo, by number, also those that are over."""
+    past: Mapping[tuple[Group, int], Past] = field(default_factory=dict)
+    """Collectives that it began last in groups of gloo, by number, also those that are over."""
 
     @property
     def is_alone(self) -> bool:

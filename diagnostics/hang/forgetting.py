@@ -64,7 +64,7 @@ def _without(facts: RankFacts, fact: Fact) -> RankFacts:
     assert fact.group is not None
     if fact.kind is FactKind.PAST:
         key = fact.group, fact.number
-        return replace(facts, past={other: rooted for other, rooted in facts.past.items() if other != key})
+        return replace(facts, past={other: done for other, done in facts.past.items() if other != key})
     # With a row, so that `lists_all` does not stand for it.
     return replace(facts, exact=facts.exact - {fact.group}, begun={fact.group: 0, **facts.begun})
 

@@ -95,7 +95,8 @@ class Lack(StrEnum):
     OTHER = "other"
     """It is in another operation under the same number, and can't leave that one."""
     PASSED = "passed"
-    """It has left that number in a broadcast of another root, in which no message went between the two."""
+    """It has left that number in an operation of another kind or size, or in a broadcast of another root in which no
+    message went between the two."""
     STILL = "still"
     """It has not begun the operation, and none of its threads can move."""
 

@@ -1,4 +1,8 @@
-"""Operations with a root that ranks have left, and to whom a broadcast's messages went. Pure.
+"""Operations that ranks have left: of another kind or size, and to whom a broadcast's messages went. Pure.
+
+Gloo's messages carry kind and number (gloo/types.h): a rank that began this number as another kind never sends or
+receives what its peers wait for. One that has left it with other bytes sends no more. What it has sent may still come,
+but a valid program never has two sizes under one number.
 
 Gloo's broadcast is a binomial tree over the places after the root (gloo/broadcast.cc): a rank receives from its parent,
 then sends to its children, and each send ends when it is received. A message belongs to one number of one group, so a
@@ -7,8 +11,9 @@ rank that has left that number under another root sends and receives no more the
 
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.diagnostics.hang.facts import OpenAt, RankFacts, Rooted
+from holdfast.diagnostics.hang.facts import OpenAt, Past, RankFacts
 from holdfast.diagnostics.hang.group import Group
+from holdfast.wire.operation_size import other_bytes
 
 Key = tuple[Group, int]
 
@@ -25,18 +30,28 @@ class Passed:
 
     def __init__(self, ranks: Iterable[RankFacts], under: Mapping[Key, Collection[int]]) -> None:
         """`under`: the numbers of interest, and which ranks are in an operation there."""
-        self.at: dict[Key, dict[int, Rooted]] = {}
+        self.at: dict[Key, dict[int, Past]] = {}
         self._places: dict[Group, dict[int, int]] = {}
         for one in ranks:
-            for key, rooted in one.past.items():
+            for key, done in one.past.items():
                 is_left = one.begun.get(key[0], 0) > key[1] and one.rank not in under.get(key, (one.rank,))
                 if is_left and key[0] in one.exact:
-                    self.at.setdefault(key, {})[one.rank] = rooted
+                    self.at.setdefault(key, {})[one.rank] = done
 
     def parent(self, operation: OpenAt, rank: int) -> int:
         """From whom a broadcast's message comes to a rank that is not its root."""
         group, places = operation.group, self._places_of(operation.group)
         return group.members[parent_of(places[rank], places[operation.root], len(group.members))]
+
+    def is_another(self, operation: OpenAt, member: int) -> bool:
+        """Whether a member has left the number in an operation of another kind or, except in a broadcast, with other
+        bytes. A broadcast ends wherever its message has come, whatever the buffer's size."""
+        done = self.at.get((operation.group, operation.number), {}).get(member)
+        if done is None or not done.kind:
+            return False
+        if done.kind != operation.kind:
+            return bool(operation.kind)
+        return done.kind != "broadcast" and other_bytes(operation.size, done.size)
 
     def leads(self, group: Group, kind: str, root: int, source: int, target: int) -> bool:
         """Whether an operation may send a message of a broadcast from one rank to the other, for all that is known of

@@ -32,7 +32,7 @@ class FactKind(StrEnum):
     COUNT = "count"
     """How many operations a rank has begun in a group."""
     PAST = "past"
-    """A rank has left an operation whose kind and root are known."""
+    """A rank has left an operation whose kind, size or root is known."""
     COMPLETE = "complete"
     """A process has no operation besides those listed."""
     GONE = "gone"

@@ -1,8 +1,8 @@
 """In what the waits of dead ranks end, in words: the reasons of a proof. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
+from typing import TypeVar
 
 from holdfast.diagnostics.hang.can_move import CanMove, Wait
 from holdfast.diagnostics.hang.facts import OpenAt
@@ -13,6 +13,7 @@ from holdfast.diagnostics.hang.wait_graph import Node, WaitGraph
 from holdfast.wire.operation_size import words
 from holdfast.wire.rank_sets import compact
 
+_T = TypeVar("_T", bound=Hashable)
 _MOST_NAMED = 4
 """Different operations that a text names."""
 
@@ -87,42 +88,54 @@ def _waiting(closed: CanMove, reasons: set[int]) -> str:
 
 
 def _mismatch(closed: CanMove, key: tuple[Group, int]) -> End:
-    """The minority in kind, else in size, else in root; where none is larger, the job. Ranks that have left the number
-    count as well, where it is known in what they were."""
+    """The minority in kind, else in size, else in root; where none is larger, the job, and of sizes all ranks. Ranks
+    that have left the number count as well, where it is known in what they were."""
     group, number = key
     held = [(rank, one.operation) for rank, opened in closed.under[key].items() for one in opened]
     left = sorted(closed.passed.at.get(key, {}).items())
-    held += [(rank, OpenAt(0, group, one.kind, number, root=one.root)) for rank, one in left]
-    kinds = [(rank, one.kind) for rank, one in held if one.kind]
-    sizes = [(rank, words(one.size)) for rank, one in held if one.size]
-    roots = [(rank, f"root {one.root}") for rank, one in held if one.root >= 0]
-    title = f"operation {number} of {group} differs"
-    for said, what in ((kinds, title), (sizes, f"{title} in size"), (roots, f"{title} in its root")):
-        counts = Counter(value for _, value in said)
-        if len(counts) > 1 and set(counts) != {"send", "recv"}:
-            usual, count = counts.most_common(1)[0]
-            odd = {rank for rank, value in said if value != usual} if 2 * count > counts.total() else set()
-            odd = odd or _behind(closed, key)
-            sides = [f"{value} ({named(r for r, v in said if v == value)})" for value in list(counts)[:_MOST_NAMED]]
-            return End(Cause.MISMATCH, tuple(sorted(odd)), f"{what} between ranks: {', '.join(sides)}")
-    raise AssertionError("they differ")
+    held += [(rank, OpenAt(0, group, one.kind, number, one.size, one.root)) for rank, one in left]
+    kinds = _sides((rank, one.kind) for rank, one in held if one.kind)
+    sizes = _sides((rank, one.size) for rank, one in held if one.size)
+    roots = _sides((rank, one.root) for rank, one in held if one.root >= 0)
+    behind, title = _behind(closed, key, held), f"operation {number} of {group} differs"
+    if kinds and set(kinds) != {"send", "recv"}:
+        return _differing(title, kinds, str, behind)
+    if sizes:
+        return _differing(f"{title} in size", sizes, words, behind or {r for ranks in sizes.values() for r in ranks})
+    return _differing(f"{title} in its root", roots, lambda root: f"root {root}", behind)
 
 
-def _behind(closed: CanMove, key: tuple[Group, int]) -> set[int]:
+def _sides(said: Iterable[tuple[int, _T]]) -> dict[_T, list[int]]:
+    """Ranks by what they hold; empty if all hold the same."""
+    found: dict[_T, list[int]] = {}
+    for rank, value in said:
+        found.setdefault(value, []).append(rank)
+    return found if len(found) > 1 else {}
+
+
+def _differing(what: str, sides: dict[_T, list[int]], say: Callable[[_T], str], else_named: set[int]) -> End:
+    """`else_named`: the ranks at fault if no side is a majority."""
+    usual = max(sides, key=lambda value: len(sides[value]))
+    odd = {rank for value, ranks in sides.items() if value != usual for rank in ranks}
+    is_majority = 2 * len(sides[usual]) > sum(map(len, sides.values()))
+    said = ", ".join(f"{say(value)} ({named(ranks)})" for value, ranks in list(sides.items())[:_MOST_NAMED])
+    return End(Cause.MISMATCH, tuple(sorted(odd if is_majority else else_named)), f"{what} between ranks: {said}")
+
+
+def _behind(closed: CanMove, key: tuple[Group, int], held: Iterable[tuple[int, OpenAt]]) -> set[int]:
     """The one of two equal sides whose operation others of the group are in under a later number: it has left out what
     they did before. Empty if that is true of neither or both."""
     group, number = key
     later = {
         (one.operation.kind, one.operation.size)
-        for (other, at), held in closed.under.items()
+        for (other, at), opened_by in closed.under.items()
         if other is group and at > number
-        for opened in held.values()
+        for opened in opened_by.values()
         for one in opened
     }
     sides: dict[tuple[str, int], set[int]] = {}
-    for rank, opened in closed.under[key].items():
-        for one in opened:
-            sides.setdefault((one.operation.kind, one.operation.size), set()).add(rank)
+    for rank, one in held:
+        sides.setdefault((one.kind, one.size), set()).add(rank)
     found = [ranks for what, ranks in sides.items() if what in later]
     return found[0] if len(found) == 1 and len(sides) > 1 else set()
 

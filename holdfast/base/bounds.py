@@ -44,7 +44,7 @@ MAX_GROUPS = 64
 """Groups of one worker."""
 MAX_THREADS, MAX_OPERATIONS = 64, 64
 """Threads and open operations of one worker that are reported."""
-MAX_PAST = 16
+MAX_PAST = 48
 """Operations of one worker that are over, and are reported all the same."""
 MAX_SPAN_NAMES = 64
 """Names of spans and groups of one worker."""

@@ -326,6 +326,7 @@ class StallFacts(google.protobuf.message.Message):
     PAST_GROUP_FIELD_NUMBER: builtins.int
     PAST_NUMBER_FIELD_NUMBER: builtins.int
     PAST_ROOT_FIELD_NUMBER: builtins.int
+    PAST_SIZE_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into the columns of Workers, growing"""
@@ -383,7 +384,13 @@ class StallFacts(google.protobuf.message.Message):
     @property
     def past_number(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
-    def past_root(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def past_root(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """-1: none, or not known"""
+
+    @property
+    def past_size(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """0: not known; missing from older agents"""
+
     def __init__(
         self,
         *,
@@ -410,8 +417,9 @@ class StallFacts(google.protobuf.message.Message):
         past_group: collections.abc.Iterable[builtins.int] | None = ...,
         past_number: collections.abc.Iterable[builtins.int] | None = ...,
         past_root: collections.abc.Iterable[builtins.int] | None = ...,
+        past_size: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "ends_in", b"ends_in", "group", b"group", "holder", b"holder", "is_complete", b"is_complete", "is_timed", b"is_timed", "kind", b"kind", "number", b"number", "operations", b"operations", "past", b"past", "past_group", b"past_group", "past_kind", b"past_kind", "past_number", b"past_number", "past_root", b"past_root", "root", b"root", "seconds", b"seconds", "size", b"size", "state", b"state", "thread", b"thread", "threads", b"threads", "tid", b"tid", "words", b"words", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "ends_in", b"ends_in", "group", b"group", "holder", b"holder", "is_complete", b"is_complete", "is_timed", b"is_timed", "kind", b"kind", "number", b"number", "operations", b"operations", "past", b"past", "past_group", b"past_group", "past_kind", b"past_kind", "past_number", b"past_number", "past_root", b"past_root", "past_size", b"past_size", "root", b"root", "seconds", b"seconds", "size", b"size", "state", b"state", "thread", b"thread", "threads", b"threads", "tid", b"tid", "words", b"words", "worker", b"worker"]) -> None: ...
 
 global___StallFacts = StallFacts
 

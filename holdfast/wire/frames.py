@@ -265,6 +265,7 @@ def standing_message(workers: Sequence[t.WorkerSample]) -> p.StallFacts:
         past_group=[o.group for o in past],
         past_number=[o.number for o in past],
         past_root=[o.root for o in past],
+        past_size=[o.size for o in past],
     )
 
 
@@ -278,8 +279,8 @@ def standing_from(m: p.StallFacts, pending: Sequence[t.PendingCollective | None]
         raise ProtocolError("frame: columns of threads differ in length")
     if any(len(column) != sum(m.operations) for column in operation_columns):
         raise ProtocolError("frame: columns of open operations differ in length")
-    past_columns = (m.past_kind, m.past_group, m.past_number, m.past_root)
     past_counts = m.past[:] or [0] * len(m.worker)  # older agents do not say
+    past_columns = (m.past_kind, m.past_group, m.past_number, m.past_root, m.past_size[:] or [0] * len(m.past_kind))
     if len(past_counts) != len(m.worker) or any(len(column) != sum(past_counts) for column in past_columns):
         raise ProtocolError("frame: columns of past operations differ in length")
     threads = [

@@ -173,7 +173,7 @@ def _is_standing(s: StallFacts) -> bool:
         )
         and len(s.past) <= bounds.MAX_PAST
         and all(
-            len(o.kind) <= bounds.MAX_NAME and 0 <= o.root < _MAX_RANKS and 0 <= o.number <= bounds.MAX_COUNT
+            len(o.kind) <= bounds.MAX_NAME and -1 <= o.root < _MAX_RANKS and 0 <= o.number <= bounds.MAX_COUNT
             for o in s.past
         )
     )

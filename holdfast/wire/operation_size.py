@@ -10,6 +10,8 @@ TYPES: tuple[str, ...] = (
     "uint32", "uint64", "complex32",
 )  # fmt: skip
 """Names of torch's element types by number: append only, up to 31."""
+_BYTES = (0, 4, 2, 2, 8, 8, 4, 2, 1, 1, 1, 8, 16, 1, 1, 1, 1, 1, 2, 4, 8, 4)
+"""Of an element of each type."""
 _BITS = 25
 SHIFT = _BITS + 1
 """Bits below the type's number."""
@@ -22,6 +24,24 @@ def pack(elements: int, type_number: int) -> int:
     """The signature; never 0 for a known type."""
     low = elements if 0 <= elements < EXACT else EXACT | elements % _PRIME
     return (type_number & 31) << SHIFT | low
+
+
+def other_bytes(one: int, two: int) -> bool:
+    """Whether two sizes are certain to differ in bytes. Gloo knows no types: those of as many bytes pass."""
+    if not one or not two or one == two:
+        return False
+    (first, many), (second, more) = (divmod(size, 1 << SHIFT) for size in (one, two))
+    if first == second:
+        return True
+    if not (0 < first < len(_BYTES) and 0 < second < len(_BYTES)):
+        return False
+    here, there = _BYTES[first], _BYTES[second]
+    if many < EXACT and more < EXACT:
+        return many * here != more * there
+    if here == there:
+        return many != more
+    # Of a large one only its least number of elements is known.
+    return more * there < EXACT * here if more < EXACT else many < EXACT and many * here < EXACT * there
 
 
 def words(signature: int) -> str:

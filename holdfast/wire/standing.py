@@ -73,14 +73,16 @@ class OpenOperation:
 
 @dataclass(frozen=True, slots=True)
 class PastOperation:
-    """An operation with a root that a process began lately, whether it has ended or not."""
+    """A collective that a process began lately. One with a root may not have ended: see the open ones."""
 
     kind: str
     """As OPERATION_KINDS."""
     group: int
     """As of an OpenOperation, like the rest."""
     number: int
-    root: int
+    root: int = -1
+    """The rank, in the job; -1: none, or not known."""
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,7 @@ class StallFacts:
     holder: str = ""
     """In words what holds the process: "gdb (pid 7) traces it", "the cgroup freezer". Empty: nothing that is known."""
     past: tuple[PastOperation, ...] = ()
-    """Operations with a root that it began last in groups of gloo, each (group, number) once. One that is not among
-    them is not known."""
+    """Collectives of gloo that it began last, each (group, number) once. One that is not among them is not known."""
 
     @property
     def main(self) -> ThreadSight | None:

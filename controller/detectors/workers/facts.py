@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.base import bounds
 from holdfast.controller.state.ranks import RankState, RankTable
-from holdfast.diagnostics.hang.facts import OpenAt, RankFacts, Rooted
+from holdfast.diagnostics.hang.facts import OpenAt, Past, RankFacts
 from holdfast.diagnostics.hang.group import Group
 from holdfast.wire import types as t
 from holdfast.wire.rank_sets import expand
@@ -82,7 +82,7 @@ def facts_of(ranks: RankTable, running: np.ndarray, silent: np.ndarray, known_s:
                 lists_all=len(counts) < bounds.MAX_GROUPS - 1,
                 lock_held=bool(silent[rank]) and not operations,
                 past={
-                    (group, one.number): Rooted(one.kind, one.root)
+                    (group, one.number): Past(one.kind, one.root, one.size)
                     for one in standing.past
                     if one.group < len(mine) and (group := mine[one.group]) is not None
                 },

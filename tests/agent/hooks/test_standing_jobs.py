@@ -48,12 +48,15 @@ def opened(sample: WorkerSample) -> list[Open]:
     return sorted(found)
 
 
-def past(sample: WorkerSample) -> list[tuple[str, int, int]]:
-    """ "kind label", number and root of operations that it began lately."""
+def past(sample: WorkerSample) -> list[tuple[str, int, int, str]]:
+    """ "kind label", number, root and size of operations that it began lately."""
     assert sample.standing is not None
     assert sample.pending is not None
     groups = sample.pending.groups
-    return sorted((f"{one.kind} {groups[one.group].label}", one.number, one.root) for one in sample.standing.past)
+    return sorted(
+        (f"{one.kind} {groups[one.group].label}", one.number, one.root, words(one.size) if one.size else "")
+        for one in sample.standing.past
+    )
 
 
 def begun(sample: WorkerSample) -> dict[str, tuple[int, bool]]:
@@ -115,6 +118,7 @@ def test_what_is_open_in_ranks_that_stand(tmp_path: Path) -> None:
             await backward_is_over_when_it_ends(job)
             await a_callback_that_sleeps_at_the_end_of_backward(job)
             await operations_that_do_not_match(job)
+            await sizes_of_what_was_left(job)
             await messages_and_their_tags(job)
             await threads_that_leave_out_of_order(job)
             await between_the_parts_of_an_object_collective(job)
@@ -181,7 +185,10 @@ async def operations_that_do_not_match(job: Job) -> None:
         [[roots[0]], [("main", "barrier world", 1, "")], [roots[1]]],
         3,
     )
-    assert [past(sample) for sample in samples] == [[("broadcast world", 0, root)] for root in (1, 2, 2)]
+    # Rank 1 alone has left it.
+    assert [past(sample) for sample in samples] == [
+        [("broadcast world", 0, root, four if rank == 1 else "")] for rank, root in enumerate((1, 2, 2))
+    ]
     # Numbers that another thread may have taken meanwhile are not certain.
     code = """
 pair = dist.new_group([0, 1])
@@ -195,7 +202,28 @@ dist.broadcast(x, 1)
 stand()
 """
     for sample in await job.stands(code, [[], []]):
-        assert past(sample) == [("broadcast world", 1, 1), ("reduce group", 0, 1), ("reduce world", 0, 1)]
+        assert past(sample) == [
+            ("broadcast group", 1, -1, four),
+            ("broadcast group", 2, -1, four),
+            ("broadcast world", 1, 1, four),
+            ("reduce group", 0, 1, four),
+            ("reduce world", 0, 1, four),
+        ]
+
+
+async def sizes_of_what_was_left(job: Job) -> None:
+    """Gloo lets ranks 0 and 1 go on, since all that they wanted has come. No hook sees the first all-reduce."""
+    code = """
+import torch.distributed._functional_collectives as functional
+functional.wait_tensor(functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD))
+dist.all_reduce(torch.ones(5 if rank == 2 else 4))
+dist.barrier()
+"""
+    after, before = [("main", "barrier world", 2, "")], ("all_reduce world", 0, -1, "2 x float32")
+    *others, odd = await job.stands(code, [after, after, [("main", "all_reduce world", 1, "5 x float32")]], 3)
+    assert past(odd) == [before]
+    for sample in others:
+        assert past(sample) == [before, ("all_reduce world", 1, -1, "4 x float32")]
 
 
 async def messages_and_their_tags(job: Job) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.hooks.torch_record import kind_and_size, newest, unretired
+from holdfast.agent.hooks.torch_record import ended, kind_and_size, newest, unretired
 from holdfast.agent.probe_file.layout import OPERATION_KINDS
 from holdfast.wire.operation_size import words
 
@@ -48,6 +48,23 @@ def test_the_newest_of_each_group() -> None:
     written = text(entry(3, "0"), entry(9, "12"), entry(4, "0"), entry(1, 'with "quotes"'))
     slots = {"0": 1, "1": 2, "12": 3, 'with "quotes"': 4}
     assert newest(written, slots) == {1: 4, 3: 9, 4: 1}
+
+
+def test_the_last_of_a_group_that_are_over() -> None:
+    odd = 'a"},{"collective_seq_id":{"retired":false,"timeout_ms":'
+    entries = [entry(n) for n in (1, 2, 3, 4)] + [entry(7, odd), entry(5, retired=False), entry(8, odd)]
+    written = text(*entries)
+    assert ended(written, "0", 5, 3) == entries[3:0:-1]
+    assert ended(written, "0", 5, 9) == entries[3::-1]
+    assert ended(written, odd, 8, 9) == [entries[6], entries[4]]
+    # Another thread has begun one more since, or torch has begun the numbers of this name anew.
+    for newest_known in (4, 6, 0):
+        assert ended(written, "0", newest_known, 9) == []
+    anew = text(entry(7), entry(8), entry(1), entry(2))
+    assert [one["collective_seq_id"] for one in ended(anew, "0", 2, 9)] == [2, 1]
+    gap = text(entry(1), entry(3), entry(4))
+    assert [one["collective_seq_id"] for one in ended(gap, "0", 4, 9)] == [4, 3]
+    assert ended(written, "1", 5, 9) == ended("", "0", 5, 9) == []
 
 
 @pytest.mark.parametrize(

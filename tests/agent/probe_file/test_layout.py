@@ -81,7 +81,7 @@ def test_areas_do_not_overlap() -> None:
     assert 8 + 8 + layout.GROUP.size <= layout.GROUP_STRIDE
     assert 8 + layout.OPEN.size <= layout.OPEN_STRIDE
     assert 8 + layout.PAST.size <= layout.PAST_STRIDE
-    assert layout.PAST_ROWS <= bounds.MAX_PAST
+    assert layout.PAST_ROWS + layout.RECORD_OVER <= bounds.MAX_PAST
     assert layout.AT_OPEN % 8 == 0  # a row's seal is one word
     assert len(layout.INJECTIONS) < 256
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.agent.probe_file import layout, torch_record
 from holdfast.agent.probe_file.open_rows import OpenRow, OpenTable, read_open
-from holdfast.agent.probe_file.standing import exact_groups, open_operations
-from holdfast.agent.probe_file.torch_record import TorchRecord, UnderWay, understand, write_record
+from holdfast.agent.probe_file.standing import exact_groups, open_operations, past_operations
+from holdfast.agent.probe_file.torch_record import Recorded, TorchRecord, understand, write_record
 from holdfast.base import bounds
 from holdfast.wire.standing import OpenOperation
 from holdfast.wire.types import GroupCount
@@ -27,20 +27,20 @@ def joined(record: TorchRecord, *rows: OpenRow, groups: int = 3) -> tuple[tuple[
 
 def test_a_row_gets_the_kind_and_the_size_that_torch_has() -> None:
     """An operation that nobody waits for elsewhere has nothing else to be compared by."""
-    record = FRESH._replace(under_way=(UnderWay(7, 68, 1, BROADCAST),))
+    record = FRESH._replace(under_way=(Recorded(7, 68, 1, BROADCAST),))
     operation = OpenOperation(41, "broadcast", 0, 7, 68, root=2)
     assert joined(record, ROW._replace(root=2)) == ((operation,), True)
 
 
 def test_what_nobody_waits_for_belongs_to_no_thread() -> None:
-    record = FRESH._replace(under_way=(UnderWay(7, 0, 1, REDUCE), UnderWay(3, 0, 2, REDUCE)))
+    record = FRESH._replace(under_way=(Recorded(7, 0, 1, REDUCE), Recorded(3, 0, 2, REDUCE)))
     found, is_complete = joined(record, ROW)
     assert [(one.thread, one.group, one.number) for one in found] == [(41, 0, 7), (0, 1, 3)]
     assert is_complete
 
 
 def test_two_threads_may_wait_for_one() -> None:
-    record = FRESH._replace(under_way=(UnderWay(7, 0, 1, REDUCE),))
+    record = FRESH._replace(under_way=(Recorded(7, 0, 1, REDUCE),))
     found, is_complete = joined(record, ROW, ROW._replace(thread=42))
     assert [one.thread for one in found] == [41, 42]
     assert is_complete
@@ -48,7 +48,7 @@ def test_two_threads_may_wait_for_one() -> None:
 
 def test_a_wait_for_all_is_one_for_each_that_is_under_way_in_its_group() -> None:
     row = ROW._replace(flags=ALL, number=-1, kind=0)
-    record = FRESH._replace(under_way=(UnderWay(7, 5, 1, REDUCE), UnderWay(8, 6, 1, REDUCE), UnderWay(0, 0, 2, REDUCE)))
+    record = FRESH._replace(under_way=(Recorded(7, 5, 1, REDUCE), Recorded(8, 6, 1, REDUCE), Recorded(0, 0, 2, REDUCE)))
     found, is_complete = joined(record, row)
     assert [(one.thread, one.group, one.number, one.size) for one in found] == [
         (41, 0, 7, 5),
@@ -63,7 +63,7 @@ def test_a_wait_for_all_is_one_for_each_that_is_under_way_in_its_group() -> None
 @pytest.mark.parametrize("field", ["counted_at", "read_at", "is_complete"])
 def test_a_record_from_before_the_last_move_or_in_part_is_not_complete(field: str) -> None:
     record = FRESH._replace(
-        under_way=(UnderWay(7, 68, 1, BROADCAST),), **{field: False if field == "is_complete" else MOVED}
+        under_way=(Recorded(7, 68, 1, BROADCAST),), **{field: False if field == "is_complete" else MOVED}
     )
     found, is_complete = joined(record, ROW)
     assert not is_complete
@@ -86,8 +86,8 @@ def test_a_row_that_torch_contradicts_proves_nothing() -> None:
         (ROW._replace(slot=0), FRESH),
         (ROW._replace(slot=4), FRESH),
         (ROW._replace(thread=0), FRESH),
-        (ROW._replace(flags=0), FRESH._replace(under_way=(UnderWay(0, 0, 9, REDUCE),))),
-        (ROW._replace(flags=0), FRESH._replace(under_way=(UnderWay(0, 0, 2, REDUCE), UnderWay(0, 0, 2, BROADCAST)))),
+        (ROW._replace(flags=0), FRESH._replace(under_way=(Recorded(0, 0, 9, REDUCE),))),
+        (ROW._replace(flags=0), FRESH._replace(under_way=(Recorded(0, 0, 2, REDUCE), Recorded(0, 0, 2, BROADCAST)))),
     ],
 )
 def test_what_has_no_place_makes_it_incomplete(row: OpenRow, record: TorchRecord) -> None:
@@ -95,7 +95,7 @@ def test_what_has_no_place_makes_it_incomplete(row: OpenRow, record: TorchRecord
 
 
 def test_a_short_timeout_is_the_waits_or_the_groups() -> None:
-    record = FRESH._replace(under_way=(UnderWay(7, 0, 1, REDUCE), UnderWay(8, 0, 2, REDUCE)), timed=1 << 2)
+    record = FRESH._replace(under_way=(Recorded(7, 0, 1, REDUCE), Recorded(8, 0, 2, REDUCE)), timed=1 << 2)
     found, _ = joined(record, ROW, ROW._replace(kind=RECV, slot=3, flags=TIMED))
     assert [(one.group, one.is_timed) for one in found] == [(0, False), (2, True), (1, True)]
 
@@ -153,14 +153,17 @@ def test_the_record_comes_back_and_what_is_more_than_it_holds_makes_it_incomplet
     rows = [(n, 2 * n, n % 3, REDUCE) for n in range(layout.RECORD_ROWS)]
     at, end = layout.AT_RECORD + 8, layout.AT_RECORD + 8 + layout.RECORD_BYTES
 
-    def back(under_way: list[tuple[int, int, int, int]]) -> TorchRecord:
-        write_record(memory, 11, 10, 1 << 63, True, numbers, under_way)
+    def back(under_way: list[tuple[int, int, int, int]], over: list[tuple[int, int, int, int]]) -> TorchRecord:
+        write_record(memory, 11, 10, 1 << 63, True, numbers, under_way, over)
         return understand(memory[at:end])
 
-    written = TorchRecord(11, 10, 1 << 63, True, tuple(numbers), tuple(UnderWay(*row) for row in rows))
-    assert back(rows) == written
-    assert back([*rows, (1, 1, 1, 1)]) == written._replace(is_complete=False)
-    assert back([]) == written._replace(under_way=())
+    recorded = tuple(Recorded(*row) for row in rows)
+    written = TorchRecord(11, 10, 1 << 63, True, tuple(numbers), recorded, recorded)
+    assert back(rows, rows) == written
+    assert back([*rows, (1, 1, 1, 1)], rows) == written._replace(is_complete=False)
+    assert back(rows, [*rows, (1, 1, 1, 1)]) == written
+    assert back([], rows) == written._replace(under_way=())
+    assert back(rows[:1], []) == written._replace(under_way=recorded[:1], over=())
 
 
 @given(st.binary(min_size=layout.RECORD_BYTES, max_size=layout.RECORD_BYTES))
@@ -171,3 +174,8 @@ def test_any_bytes_are_some_record(payload: bytes) -> None:
     found, _ = open_operations(rows, record, MOVED, layout.GROUPS - 1)
     assert len(found) <= bounds.MAX_OPERATIONS
     assert all(0 <= one.number <= bounds.MAX_COUNT and 0 <= one.group < layout.GROUPS - 1 for one in found)
+    for one in past_operations((), record, MOVED, 3):
+        assert one.kind
+        assert 0 <= one.size < 1 << 31
+        assert 0 <= one.number <= bounds.MAX_COUNT
+        assert 0 <= one.group < 3

@@ -115,10 +115,10 @@ def test_frames_of_any_values(tmp_path_factory: pytest.TempPathFactory, frames: 
 @pytest.mark.parametrize(
     ("past", "is_kept"),
     [
-        ([PastOperation("broadcast", 0, 4, 1)] * 16, True),
-        ([PastOperation("broadcast", 0, 4, 1)] * 17, False),
+        ([PastOperation("broadcast", 0, 4, -1)] * 48, True),
+        ([PastOperation("broadcast", 0, 4, 1)] * 49, False),
         ([PastOperation("broadcast", 0, -1, 1)], False),
-        ([PastOperation("broadcast", 0, 4, -1)], False),
+        ([PastOperation("broadcast", 0, 4, -2)], False),
         ([PastOperation("x" * 999, 0, 4, 1)], False),
     ],
 )

@@ -15,16 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnostics.hang import can_move
+from holdfast.diagnostics.hang import can_move, passed
 from holdfast.diagnostics.hang.can_move import CanMove
 from holdfast.diagnostics.hang.closure import judge
-from holdfast.diagnostics.hang.facts import OpenAt, RankFacts, Rooted
+from holdfast.diagnostics.hang.facts import OpenAt, Past, RankFacts
 from holdfast.diagnostics.hang.group import Group
 from holdfast.diagnostics.hang.operations import Role, differ, needed, role_of
 from holdfast.diagnostics.hang.passed import Passed
+from holdfast.wire.operation_size import other_bytes, pack
 from holdfast.wire.standing import ThreadSight, ThreadState
 from tests.diagnostics.support.dead_model import Model
-from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, broadcasting, drawn, standing
+from tests.diagnostics.support.standing_space import LONGEST, SIZE, TWISTS, broadcasting, drawn, sized, standing
 
 SAMPLE = 6000
 WHOLE = "HOLDFAST_MODEL_SECONDS"
@@ -56,7 +57,8 @@ def by_closure(job: Job) -> set[int]:
 @cache
 def sample() -> tuple[Explored, ...]:
     rng = random.Random(1)
-    return tuple(explore(broadcasting(rng) if n % 6 == 0 else drawn(rng)) for n in range(SAMPLE))
+    space = (broadcasting, sized, *[drawn] * 4)
+    return tuple(explore(space[n % len(space)](rng)) for n in range(SAMPLE))
 
 
 def test_the_judge_says_what_the_model_finds() -> None:
@@ -84,9 +86,9 @@ def test_the_whole_space() -> None:
         index, twist = (offset + jobs // 2 * stride) % SIZE, 0 if jobs % 2 else rng.randrange(len(TWISTS) ** 3)
         one = explore(standing(index, twist))
         assert dead_of(one.job) == one.dead, (index, twist, one)
-        for cast in (explore(broadcasting(rng)), explore(drawn(rng))):
-            assert dead_of(cast.job) == cast.dead, cast
-            states += cast.states
+        for other in (explore(draw(rng)) for draw in (broadcasting, sized, drawn)):
+            assert dead_of(other.job) == other.dead, other
+            states += other.states
         jobs, states, dead = jobs + 1, states + one.states, dead + bool(one.dead)
         if one.dead and jobs % 499 == 0:
             rich = Model(one.job, LONGEST, is_rich=True)
@@ -129,12 +131,26 @@ def _holds(state: ThreadState) -> Callable[..., can_move.Wait]:
 
 
 _PROCESS, _ROLE, _WAIT, _INIT = can_move._process, role_of, CanMove._wait_of, CanMove.__init__
-_NEEDED, _DIFFER = needed, differ
+_NEEDED, _DIFFER, _ANOTHER = needed, differ, Passed.is_another
 
 
 def _left_with_another_root(self: Passed, operation: OpenAt, passed: int, source: int, target: int) -> bool:
     done = self.at.get((operation.group, operation.number), {}).get(passed)
     return done is not None and done.kind == "broadcast" and done.root != operation.root
+
+
+def _has_left(self: Passed, operation: OpenAt, member: int) -> bool:
+    return member in self.at.get((operation.group, operation.number), {})
+
+
+def _by_size(self: Passed, operation: OpenAt, member: int) -> bool:
+    done = self.at.get((operation.group, operation.number), {}).get(member)
+    return _ANOTHER(self, operation, member) or (done is not None and other_bytes(operation.size, done.size))
+
+
+def _by_size_alone(self: Passed, operation: OpenAt, member: int) -> bool:
+    done = self.at.get((operation.group, operation.number), {}).get(member)
+    return _ANOTHER(self, operation, member) and done is not None and done.kind == operation.kind
 
 
 def _of_the_root(self: Passed, operation: OpenAt, rank: int) -> int | None:
@@ -160,6 +176,12 @@ _MUTANTS: dict[str, tuple[object, str, object]] = {
     "nothing was sent under another root": (Passed, "_is_lost", _left_with_another_root),
     "a broadcast is one hop": (Passed, "lost_sender", _of_the_root),
     "a root needs no child that has left": (Passed, "is_lost", lambda *of: False),
+    "what was left was of the same size": (passed, "other_bytes", lambda one, two: False),
+    "an unknown size is another one": (passed, "other_bytes", lambda one, two: one != two),
+    "types make a size another one": (passed, "other_bytes", lambda one, two: 0 not in (one, two) and one != two),
+    "whatever was left was another one": (Passed, "is_another", _has_left),
+    "a broadcast's size matters": (Passed, "is_another", _by_size),
+    "what was left was of the same kind": (Passed, "is_another", _by_size_alone),
 }  # fmt: skip
 
 
@@ -171,6 +193,7 @@ def test_the_model_sees_each_mistake(mutant: str, monkeypatch: pytest.MonkeyPatc
 
 
 KINDS = ("all_reduce", "new_group", "barrier", "broadcast", "scatter", "reduce", "gather", "odd", "")
+PASTS, SIZES = ("all_reduce", "broadcast", "reduce", "odd", ""), (0, 0, pack(4, 1), pack(4, 1), pack(2, 4), pack(8, 1))
 STATES = (*ThreadState, *[ThreadState.OWN] * 8, *[ThreadState.TIMED] * 2)
 
 
@@ -206,13 +229,15 @@ def one_rank(draw: st.DrawFn, rank: int, groups: list[Group], channels: list[Gro
             root = draw(st.sampled_from([-1, *group.members])) if kind in KINDS[3:7] else -1
             waits = draw(st.sampled_from([tid, tid, tid, tid, 0, 77]))
             is_timed = draw(st.integers(0, 7)) == 0
-            operations.append(OpenAt(waits, group, kind, number, draw(st.sampled_from([0, 4, 4, 8])), root, is_timed))
+            operations.append(OpenAt(waits, group, kind, number, draw(st.sampled_from(SIZES)), root, is_timed))
             begun[group] = max(begun.get(group, 0), number + 1)
     exact = frozenset(group for group in begun if draw(st.integers(0, 5)))
     counts = [(group, number) for group, count in begun.items() if group in own for number in range(count)]
     roots = {key: draw(st.sampled_from([-1, *key[0].members, 77])) for key in counts}
     past = {
-        key: Rooted(draw(st.sampled_from(["broadcast", "reduce"])), root) for key, root in roots.items() if root >= 0
+        key: Past(draw(st.sampled_from(PASTS)), root, draw(st.sampled_from(SIZES)))
+        for key, root in roots.items()
+        if draw(st.integers(0, 3))
     }
     is_gone, is_complete, lock_held = draw(st.integers(0, 5)) == 0, draw(st.integers(0, 4)) > 0, draw(st.booleans())
     return RankFacts(

@@ -8,7 +8,7 @@ from holdfast.diagnostics.hang.closure import judge
 from holdfast.diagnostics.hang.facts import RankFacts
 from holdfast.diagnostics.hang.forgetting import facts_of, without
 from holdfast.diagnostics.hang.proof import Proof
-from tests.diagnostics.support.standing_space import LONGEST, broadcasting, drawn
+from tests.diagnostics.support.standing_space import LONGEST, broadcasting, drawn, sized
 
 PROOFS = 150
 Job = tuple[RankFacts, ...]
@@ -29,7 +29,7 @@ def proofs() -> tuple[tuple[Job, Proof], ...]:
     rng = random.Random(2)
     found: list[tuple[Job, Proof]] = []
     while len(found) < PROOFS:
-        job = drawn(rng) if len(found) % 4 else broadcasting(rng)
+        job = (broadcasting, sized, drawn, drawn)[len(found) % 4](rng)
         proof = judge(job, longest_s=LONGEST)
         if proof is not None:
             found.append((job, proof))

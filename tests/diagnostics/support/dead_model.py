@@ -19,8 +19,11 @@ Sign = tuple[str, int, int]
 """Kind, size, root."""
 ANY: Sign = ("", 0, -1)
 """Sign of an operation that is over, or may be tried again: it fits whatever the others do."""
-LEFT_BROADCAST = "left broadcast"
-"""Kind of a broadcast that is over, and whose root is known."""
+LEFT = "left "
+"""In front of the kind of an operation that is over, of which something is known."""
+LEFT_BROADCAST = LEFT + "broadcast"
+WIDTHS = {0: 1, 1: 4, 4: 8}
+"""Bytes of an element by the upper bits of a size, as far as they are used here."""
 Ref = tuple[Group, int, Sign]
 Thread = tuple[int, tuple[Ref, ...]]
 """Mode, and the operations that it is in."""
@@ -33,11 +36,23 @@ _EVERYONE = {"all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_al
 
 
 def _fits(one: Sign, other: Sign) -> bool:
-    if LEFT_BROADCAST in (one[0], other[0]):
-        return True
+    if other[0].startswith(LEFT):
+        return _is_served_by(one, other[0].removeprefix(LEFT), other[1])
     same_kind = not one[0] or not other[0] or one[0] == other[0] or {one[0], other[0]} == _LEGS
     same_size = 0 in (one[1], other[1]) or one[1] == other[1]
     return same_kind and same_size and (-1 in (one[2], other[2]) or one[2] == other[2])
+
+
+def _is_served_by(sign: Sign, kind: str, size: int) -> bool:
+    """Whether all that an operation wants of a member may have been sent in one that is over: messages carry the kind,
+    and as many bytes are the same messages. Of a broadcast there is one, whatever its length."""
+    if not kind or not sign[0] or kind != sign[0]:
+        return not kind or not sign[0]
+    return kind == "broadcast" or 0 in (size, sign[1]) or _volume(size) == _volume(sign[1])
+
+
+def _volume(size: int) -> int:
+    return WIDTHS[size >> 26] * (size & (1 << 26) - 1)
 
 
 @cache
@@ -134,9 +149,9 @@ class Model:
         for group, count in facts.begun.items():
             rank.logs[group] = len(logs)
             logs.append([ANY] * count)
-        for (group, number), rooted in facts.past.items():
-            if rooted.kind == "broadcast" and number < facts.begun.get(group, 0):
-                logs[rank.logs[group]][number] = (LEFT_BROADCAST, 0, rooted.root)
+        for (group, number), past in facts.past.items():
+            if number < facts.begun.get(group, 0):
+                logs[rank.logs[group]][number] = (LEFT + past.kind, past.size, past.root)
         if facts.is_gone:
             return
         listed = {sight.tid for sight in facts.threads} - {0}
@@ -231,8 +246,10 @@ class Model:
         if sender == sign[2] or len(log) <= number:
             return False
         kind, _, root = log[number]
-        if kind == LEFT_BROADCAST:
-            return root == sign[2] or (sender, rank) in _messages(group.members, root)
+        if kind == LEFT_BROADCAST and root in group.members:
+            return (sender, rank) in _messages(group.members, root)
+        if kind.startswith(LEFT):
+            return kind in (LEFT, LEFT_BROADCAST)
         is_known = kind and root >= 0 and root != sign[2]
         if is_known and kind == "broadcast":
             return (sender, rank) in _messages(group.members, root)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from holdfast.diagnostics.hang.facts import OpenAt, RankFacts, Rooted
+from holdfast.diagnostics.hang.facts import OpenAt, Past, RankFacts
 from holdfast.diagnostics.hang.group import Group
+from holdfast.wire.operation_size import pack
 from holdfast.wire.standing import ThreadSight, ThreadState
 from tests.diagnostics.support.standing_ranks import LEFT, MAIN, OTHER, RIGHT, WORLD, inside, thread
 
@@ -73,9 +74,9 @@ def _gone(facts: RankFacts) -> RankFacts:
     return replace(facts, is_gone=True, threads=(), operations=())
 
 
-def _left(facts: RankFacts, root: int) -> RankFacts:
-    """Number 1 was a broadcast in each of its groups, unless it is in another operation there."""
-    facts = replace(facts, past={(group, 1): Rooted("broadcast", root) for group in GROUPS[facts.rank]})
+def _left(facts: RankFacts, root: int = -1, kind: str = "broadcast", size: int = 0) -> RankFacts:
+    """Number 1 was this in each of its groups, unless it is in another operation there."""
+    facts = replace(facts, past={(group, 1): Past(kind, root, size) for group in GROUPS[facts.rank]})
     for group in GROUPS[facts.rank]:
         facts = _counts(facts, group, 2)
     return facts
@@ -110,6 +111,9 @@ TWISTS: tuple[Callable[[RankFacts], RankFacts], ...] = (
     lambda facts: replace(_main(facts, state=ThreadState.OWN, ends_in=90000.0), is_complete=False, lock_held=True),
     lambda facts: _main(facts, state=ThreadState.GONE),
     lambda facts: _main(facts, state=ThreadState.HELD),
+    lambda facts: _left(facts, kind="all_reduce", size=7),
+    lambda facts: _left(facts, kind="all_reduce", size=8),
+    lambda facts: _left(facts, kind="reduce", root=0),
     lambda facts: _first(facts, kind="broadcast", root=1),
     lambda facts: _first(facts, kind="broadcast", root=2),
     lambda facts: _left(facts, 0),
@@ -143,9 +147,31 @@ def broadcasting(rng: random.Random) -> tuple[RankFacts, ...]:
         held = {"in it": (cast,), "later": (later,)}.get(state, ())
         count = {"in it": 2, "after it": 2, "later": 3}.get(state, 1)
         is_known = rng.random() < 0.8
-        past = {(group, 1): Rooted(rng.choice(("broadcast", "broadcast", "reduce")), root)} if is_known else {}
+        past = {(group, 1): Past(rng.choice(("broadcast", "broadcast", "reduce")), root)} if is_known else {}
         alone, exact = (thread(),), frozenset({group} if rng.random() < 0.95 else ())
         found.append(RankFacts(rank, False, "", alone, held, {group: count}, exact=exact, is_complete=True, past=past))
+    return tuple(found)
+
+
+SIZES = (0, pack(4, 1), pack(4, 1), pack(2, 4), pack(5, 1))
+"""Two of them are as many bytes."""
+
+
+def sized(rng: random.Random) -> tuple[RankFacts, ...]:
+    """Three or four ranks of one group, each in number 1, of some kind and size, or after it, or before it."""
+    group = Group("group", 1, tuple(range(rng.choice((3, 4)))))
+    usual, found = rng.choice(("all_reduce", "all_reduce", "reduce", "broadcast", "all_gather")), []
+    for number in group.members:
+        kind = usual if rng.random() < 0.85 else rng.choice(("barrier", "reduce", "broadcast", ""))
+        size, root = rng.choice(SIZES), 0 if kind in ("reduce", "broadcast") else -1
+        state = rng.choice(("in it", "after it", "later"))
+        later = inside(group, 2, rng.choice(("all_reduce", "barrier")))
+        held = {"in it": (inside(group, 1, kind, size=size, root=root),), "later": (later,)}.get(state, ())
+        count = 1 if state == "after it" and rng.random() < 0.3 else 2 + (state == "later")
+        exact = frozenset({group} if rng.random() < 0.95 else ())
+        past = {(group, 1): Past(kind, rng.choice((root, -1)), size)} if rng.random() < 0.85 else {}
+        facts = RankFacts(number, False, "", (thread(),), held, {group: count}, exact, is_complete=True, past=past)
+        found.append(_gone(facts) if rng.random() < 0.05 else facts)
     return tuple(found)
 
 

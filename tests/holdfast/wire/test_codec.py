@@ -58,7 +58,7 @@ def workers(draw: st.DrawFn) -> t.WorkerSample:
     )  # fmt: skip
     past = st.builds(
         PastOperation, kind=TEXT, group=st.integers(0, max(groups - 1, 0)), number=st.integers(0, 2**60),
-        root=st.integers(0, 2**31 - 1),
+        root=st.integers(-1, 2**31 - 1), size=U32,
     )  # fmt: skip
     standing = StallFacts(
         tuple(draw(st.lists(THREAD, max_size=3))), tuple(draw(st.lists(operation, max_size=3 if groups else 0))),
@@ -144,6 +144,11 @@ def test_an_older_agent_says_nothing_of_what_is_over() -> None:
     columns.past_group[0] = 1
     with pytest.raises(ProtocolError, match="a group that its worker lacks"):
         wire.decode_agent(message.SerializeToString())
+    columns.past_group[0] = 0
+    columns.ClearField("past_size")
+    back = wire.decode_agent(message.SerializeToString())
+    assert isinstance(back, t.Frame)
+    assert back.workers[0].standing == standing
     columns.ClearField("past")
     with pytest.raises(ProtocolError, match="columns of past operations"):
         wire.decode_agent(message.SerializeToString())

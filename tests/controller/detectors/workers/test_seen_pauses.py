@@ -10,6 +10,7 @@ from holdfast.controller.hang.pauses import PauseWatch
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
+from holdfast.wire.operation_size import pack
 from holdfast.wire.standing import PastOperation, StallFacts, ThreadSight, ThreadState
 from tests.controller.support.standstills import (
     OPTIONS,
@@ -180,6 +181,21 @@ def test_one_that_means_another_root_is_named_though_the_others_have_left_that_b
     (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
     assert (finding.subject, finding.evidence["reason"]) == ("rank0", "mismatch")
     assert "root 5 (rank 0), root 4 (ranks 1-7)" in finding.text
+
+
+def test_one_whose_size_is_another_is_named_though_the_others_have_left_that_operation() -> None:
+    ranks, four, five = frozen(3.0), pack(4, 1), pack(5, 1)
+    for rank in range(8):
+        elsewhere(ranks, rank, "all_reduce", 5, -1)
+        left = (PastOperation("all_reduce", 0, 4, size=four), PastOperation("all_reduce", 3, 4, size=five))
+        ranks.standing[rank] = dataclasses.replace(ranks.standing[rank], past=left)  # type: ignore[type-var]
+    elsewhere(ranks, 3, "all_reduce", 4, -1)
+    (one,) = ranks.standing[3].operations  # type: ignore[union-attr]
+    odd = (dataclasses.replace(one, size=five),)
+    ranks.standing[3] = dataclasses.replace(ranks.standing[3], operations=odd)  # type: ignore[type-var]
+    (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
+    assert (finding.subject, finding.evidence["reason"]) == ("rank3", "mismatch")
+    assert "5 x float32 (rank 3), 4 x float32 (ranks 0-2,4-7)" in finding.text
 
 
 def test_half_and_half_names_the_job() -> None:

@@ -115,7 +115,7 @@ def test_one():
     mark.touch()
     assert was_there
 """
-FAIL = "import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_one(n): assert False"
+FAIL = "import pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_one(n): assert False"
 PASSES = "def test_one(): pass"
 WORSE = FAILS_ONCE + "import pytest\ndef test_two(): pytest.exit('worse', returncode=3)"
 

@@ -53,15 +53,17 @@ def incidents(http: str) -> list[Json]:
 
 
 def test_a_probe_that_is_scribbled_over_ends_neither_agent_nor_controller(
-    cluster: tuple[Commands, Running, Running],
+    cluster: tuple[Commands, Running, Running], tmp_path: Path
 ) -> None:
     holdfast, controller, agent = cluster
     _, http = ready(controller)
-    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "1", str(SCRIBBLING))
+    words = ("--nproc-per-node", "2", "--max-restarts", "1", str(SCRIBBLING), str(tmp_path / "asked"))
+    run = holdfast.start("run", "--controller", http, *words)
     wait_for(lambda: (said := job(http)) and (said["generation"], said["state"]) == (2, "running"), 90)
     for _ in range(3):
         httpx.post(f"http://{http}/api/v1/job/stacks", trust_env=False, timeout=30).raise_for_status()
-    assert run.wait(90) == 0, run.err[-3000:] + agent.err[-3000:]
+    (tmp_path / "asked").touch()
+    assert run.wait(120) == 0, run.err[-3000:] + agent.err[-3000:]
     before = metric(http, "holdfast_frames_total")
     wait_for(lambda: metric(http, "holdfast_frames_total") >= before + 3)
     assert agent.process.poll() is None

@@ -148,12 +148,12 @@ def test_a_stranger_gets_nothing_and_no_traceback(start: Start) -> None:
     _, second, owner, keeper = pair(start)
     for words in (b"", b"GET / HTTP/1.0\r\n\r\n", struct.pack(">I", 1 << 31), struct.pack(">I", 2) + b"[]",
                   struct.pack(">I", 2) + b"{}"):  # fmt: skip
-        with socket.create_connection(keeper.place.address, 5) as sock:
+        with socket.create_connection(keeper.place.address, 5) as sock, contextlib.suppress(ConnectionError):
+            sock.settimeout(30)
             sock.sendall(words)
-            sock.shutdown(socket.SHUT_WR)
-            sock.settimeout(10)
-            with contextlib.suppress(ConnectionResetError):
-                assert sock.recv(100) == b""
+            with contextlib.suppress(OSError):  # ENOTCONN: it may have hung up already
+                sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(100) == b""
     owner.snapshot(4, peer=True)
     owner.note("peer", 4)
     assert "Traceback" not in second.said()

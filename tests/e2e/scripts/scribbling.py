@@ -1,5 +1,7 @@
 """Trains beside a process that writes into its probe's memory whatever it likes, and cuts it short at last. What else
 the agent reads of a worker is made larger than any memory: in a first attempt, which fails, its error file.
+
+scribbling.py ASKED: it ends once it has scribbled for a while and that file is there.
 """
 
 import os
@@ -48,9 +50,9 @@ def main() -> None:
             file.truncate(1 << 40)
         os._exit(3)
     other = subprocess.Popen([sys.executable, "-c", SCRIBBLER, path]) if rank == 0 else None
-    end = time.monotonic() + 6
-    n = 0
-    while time.monotonic() < end:
+    n, asked = 0, sys.argv[1]
+    end = time.monotonic() + 90
+    while not (n > 300 and os.path.exists(asked)) and time.monotonic() < end:
         time.sleep(0.02)
         if rank == 1:  # in its own words
             probe.step(random.choice([-5, n, n + (1 << 70)]), loss=1.0, tokens=random.choice([-1, 1, 1 << 62]))

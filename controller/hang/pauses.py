@@ -22,8 +22,6 @@ REPORTED = 2.0
 """Seconds of standstill from which on a pause is reported."""
 _MOST_DOUBLINGS = 6
 _MOST_PLACES = 200
-_GROWS = 1.25
-"""A wait that is longer than the one before it by this factor is a backoff."""
 _AGAIN, _AGAIN_S = 0.25, 5.0
 """Stacks of an idle rank are looked at again after this share of its limit, and so many seconds at least."""
 
@@ -46,10 +44,9 @@ class PauseWatch:
         self._is_ending = False
         self._of = ("", 0)  # job and generation
         self._is_reported = self._is_alerted = self._has_ended = False
-        self._ends_at = math.nan  # mono, of the wait that goes on when the limit is reached
-        self._waited = 0.0  # seconds that it had left then
         self._calls: tuple[str, ...] = ()
         self._asked_at, self._moved_at = -math.inf, -math.inf  # mono
+        self._known_until = -math.inf  # mono: when the last wait ends, or ended, that said so itself
 
     def of(self, job: Job) -> Pause | None:
         """The pause of this generation of the job, if it has one: that of another may be the last one seen."""
@@ -124,8 +121,8 @@ class PauseWatch:
     def _begin(self) -> None:
         self.current, self.place, self.limit = None, "", math.inf
         self._is_reported = self._is_alerted = self._has_ended = False
-        self._ends_at = math.nan
         self._calls, self._asked_at, self._moved_at = (), -math.inf, -math.inf
+        self._known_until = -math.inf
 
     def _over(self, job: Job, now: Instant) -> list[Action]:
         """It goes on: learn how long it took there."""
@@ -147,24 +144,15 @@ class PauseWatch:
             return True
         if pause.life is not Liveness.IDLE:
             return pause.still > limit
-        idle = self._idle(pause, now)
-        if idle <= limit:
-            self._ends_at = math.nan
-            return False
-        # The wait that goes on at the limit may say itself when it ends: it has until then, if that is before a busy
-        # pause would be ended. One that begins anew afterwards is another one. If it is longer, it is a backoff, of
-        # which an agent on a busy host may have missed the attempts.
-        ends_in = 0.0 if math.isnan(pause.ends_in) else pause.ends_in
-        is_over = now.mono >= self._ends_at and ends_in > max(REPORTED, _GROWS * self._waited)
-        if math.isnan(self._ends_at) or is_over:
-            self._waited = ends_in
-            ends_in += REPORTED if ends_in else 0.0
-            self._ends_at = now.mono + (ends_in if idle + ends_in <= options.pause_limit else 0.0)
-        return now.mono >= self._ends_at
+        # What says itself when it ends (a backoff, a child's sleep) has until then, if that is before a busy pause would
+        # be ended. What comes after it is another wait: of the moment between them nothing may have been measured.
+        if REPORTED < pause.ends_in <= options.pause_limit - pause.still:
+            self._known_until = max(self._known_until, now.mono + pause.ends_in)
+        return self._idle(pause, now) > limit
 
     def _idle(self, pause: Pause, now: Instant) -> float:
-        """Seconds without any movement."""
-        return min(pause.still, pause.quiet, now.mono - self._moved_at)
+        """Seconds without any movement, in waits whose end is not known."""
+        return max(0.0, min(pause.still, pause.quiet, now.mono - max(self._moved_at, self._known_until)))
 
     def _finding(
         self, kind: t.FindingKind, severity: t.Severity, limit: float, option: str, job: Job, now: Instant

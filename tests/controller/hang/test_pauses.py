@@ -102,21 +102,33 @@ def test_idleness_counts_since_anything_last_moved() -> None:
             assert found.end is None
 
 
-def test_one_long_sleep_with_a_deadline_ends_by_itself_and_renewed_short_ones_do_not_count() -> None:
+def test_a_wait_with_a_known_end_is_not_idle_and_renewed_short_ones_do_not_count() -> None:
     w = Watched()
     assert "end" not in w.run(12.0, until=w.now + 12.0)
     renewed = Watched()
-    assert "end" in renewed.run(12.0, ends_in=0.5)
-    later = Watched()  # retries with growing waits: the one that goes on at the limit has until its own end
-    assert "end" not in later.run(5.0, ends_in=0.5)
-    assert "end" not in later.run(8.0, still=5.0, until=later.now + 7.0)
-    assert "end" in later.run(3.0, still=13.0, ends_in=0.5)
-    grows = Watched()  # 2 s are left of one at the limit, then there is one of 6
-    assert "end" not in grows.run(8.0, until=grows.now + 8.0)
-    assert "end" not in grows.run(7.0, still=8.0, until=grows.now + 6.0)
-    assert "end" in grows.run(2.0, still=15.0, ends_in=4.0)
+    assert "end" in renewed.run(7.0, ends_in=0.5)
     for_ever = Watched()
-    assert "end" in for_ever.run(12.0, ends_in=3600.0)
+    assert "end" in for_ever.run(7.0, ends_in=3600.0)
+
+
+@pytest.mark.parametrize("then", [{}, {"ends_in": 0.5}, {"quiet": 9.0}], ids=["a read", "short waits", "quiet before"])
+def test_after_a_wait_with_a_known_end_the_limit_counts_anew(then: dict[str, float]) -> None:
+    """A client that was told to wait asks again, and its answer takes a while: of the moment between two waits nothing
+    need have been measured. Such a job was restarted, for it had been idle for as long as it slept."""
+    w = Watched()
+    assert "end" not in w.run(8.0, until=w.now + 8.0)
+    assert "end" not in w.run(6.0, still=8.0, **then)
+    assert "end" in w.run(0.5, still=14.0, **then)
+    assert w.last is not None
+    assert "idle for 6 s" in w.last.text
+
+
+def test_waits_with_known_ends_have_until_the_pause_limit_together() -> None:
+    w, still = Watched(), 0.0
+    for _ in range(3):
+        assert "end" not in w.run(5.0, still=still, until=w.now + 5.0)
+        still += 5.0
+    assert "end" in w.run(7.0, still=still, until=w.now + 5.0)
 
 
 def test_no_pause_outlasts_the_pause_limit_by_small_movements() -> None:

@@ -104,8 +104,8 @@ SCENES = [
     Scene("no activity: asleep", "60 s", 60.0, OUTSIDE),
     Scene("the same before the first step", "5 min", 300.0, OUTSIDE, SETUP, steps=()),
     Scene("the same before the first step", "5 min", 300.0, OUTSIDE, {"phase": t.Phase.EVAL}),
-    Scene("one wait whose deadline", "2 s after", 1002.0, OUTSIDE, ends_at=1000.0, thread=FAR),
-    Scene("one wait whose deadline", "not before the idle limit", 60.0, OUTSIDE, ends_at=40.0, thread=FAR),
+    Scene("2 s whose deadline", "60 s after that", 1060.0, OUTSIDE, ends_at=1000.0, thread=FAR),
+    Scene("2 s whose deadline", "60 s after that", 100.0, OUTSIDE, ends_at=40.0, thread=FAR),
     Scene("the agent lacks permission", "30 min", 1800.0, OUTSIDE, seen={"state": ""}),
 ]  # fmt: skip
 

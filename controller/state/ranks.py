@@ -60,12 +60,15 @@ class RankTable:
         self.at_gpu: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # waits for a GPU that waits for its peers
         self.spins: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # in a wait for its GPU, if it is quiet
         self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
+        self.known_until: Floats = np.full(world, np.nan)  # when the last wait that says so itself ends, or ended
         self.coordinate: Ints = np.full((world, 3), -1, np.int64)
         self.sizes: tuple[int, int, int] | None = None
 
     def update(self, sample: t.WorkerSample, at: float, lag: float = 0.0, period: float = 0.1) -> None:
         r = sample.rank
         self.lag[r], self.period[r] = lag, period
+        if self.generation[r] != sample.generation:
+            self.known_until[r] = np.nan
         self.generation[r] = sample.generation
         self.pid[r] = sample.pid
         self.step[r] = sample.step + self.base if sample.step >= 0 else sample.step
@@ -88,6 +91,8 @@ class RankTable:
         self.at_gpu[r] = activity is not None and activity.waits_for_gpu
         self.spins[r] = activity is not None and activity.spins
         self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet
+        if activity is not None:
+            self.known_until[r] = np.fmax(self.known_until[r], at + activity.ends_in)
         if sample.coordinate is not None:
             self.coordinate[r] = sample.coordinate
             self.sizes = sample.sizes

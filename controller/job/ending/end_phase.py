@@ -86,4 +86,6 @@ def _idle(ranks: RankTable, rank: int, now: Instant) -> float:
     if not is_seen or activity is None or math.isnan(quiet) or not math.isnan(activity.ends_in) or activity.is_prompt:
         return 0.0
     moved = [seen_at - quiet, float(ranks.progress_at[rank]), float(ranks.still_at[rank])]
+    # From a known wait to the next one it moved, although nothing need have been measured.
+    moved.append(min(float(ranks.known_until[rank]), now.mono))
     return now.mono - max(at for at in moved if not math.isnan(at))

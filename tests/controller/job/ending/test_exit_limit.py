@@ -5,11 +5,13 @@ import math
 
 import pytest
 
+from holdfast.controller.job.ending.end_phase import overdue
 from holdfast.controller.state.events import Found
 from holdfast.controller.state.incidents import Finding
-from holdfast.controller.state.model import JobStatus, Options
+from holdfast.controller.state.model import Instant, JobStatus, Options
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
-from tests.controller.support.standstills import QUICK
+from tests.controller.support.standstills import QUICK, job
 from tests.controller.support.virtual import Virtual
 
 LIMITS = dataclasses.replace(QUICK, exit_limit=15.0, pause_limit=40.0)
@@ -129,3 +131,19 @@ def test_before_the_first_step_few_that_leave_were_not_needed(left: tuple[int, .
     for rank in left:
         v.exit(rank, code=0)
     assert (v.brain.jobs.newest.c.ending_since(v.instant) is not None) is is_ending
+
+
+def test_after_a_wait_with_a_known_end_the_limit_counts_anew() -> None:
+    """An upload's backoff of 20 s, and then its answer: of the moment between them nothing was measured."""
+    ranks = RankTable(2)
+    ranks.mark(0, RankState.RUNNING)
+    ranks.mark(1, RankState.DONE)
+    stopped = []
+    for tick in range(80):
+        now = 0.5 * tick
+        ends_in = 20.0 - now if now < 20.0 else math.nan
+        activity = t.Activity(watched=now, quiet=now, state="S", waits_for="a read", ends_in=ends_in)
+        ranks.update(t.WorkerSample(0, 1, 1, progress_age=now, still_age=now, activity=activity), now)
+        if overdue(job(), ranks, 0.0, LIMITS, Instant(now, now)):
+            stopped.append(now)
+    assert stopped[0] == 35.5

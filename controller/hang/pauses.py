@@ -144,8 +144,8 @@ class PauseWatch:
             return True
         if pause.life is not Liveness.IDLE:
             return pause.still > limit
-        # What says itself when it ends (a backoff, a child's sleep) has until then, if that is before a busy pause would
-        # be ended. What comes after it is another wait: of the moment between them nothing may have been measured.
+        # What says itself when it ends (a backoff, a child's sleep) has until then, if a busy pause would have as long.
+        # What comes after it is another wait: of the moment between them nothing may have been measured.
         if REPORTED < pause.ends_in <= options.pause_limit - pause.still:
             self._known_until = max(self._known_until, now.mono + pause.ends_in)
         return self._idle(pause, now) > limit

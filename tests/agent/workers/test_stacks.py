@@ -98,7 +98,9 @@ def test_while_the_holder_of_the_lock_runs_no_signal_is_sent(tmp_path: Path, mon
     monkeypatch.setattr(stacks, "_signal", lambda pid, thread: sent.append(pid))
     monkeypatch.setattr(stacks, "_spy", silent)
     monkeypatch.setattr(stacks, "_LOCK_S", 0.0)
-    with worker(tmp_path, f"{PROBE}; sys.setswitchinterval(1000)\n    {LOOP}") as pid:
+    loops = tmp_path / "loops"
+    with worker(tmp_path, f"{PROBE}; sys.setswitchinterval(1000); open({str(loops)!r}, 'w')\n    {LOOP}") as pid:
+        until(loops.exists)
         assert read(pid, tmp_path).threads == ()
     assert sent == []
 

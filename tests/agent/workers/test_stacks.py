@@ -86,7 +86,9 @@ def test_the_probes_thread_writes_them_with_the_lock_and_no_signal_is_sent(
     monkeypatch.setattr(stacks, "_signal", lambda pid, thread: sent.append(pid))
     monkeypatch.setattr(stacks, "_LOCK_S", 20.0)
     monkeypatch.setattr(stacks, "_ANSWER_S", 30.0)
-    with worker(tmp_path, f"{PROBE}; {SLEEP}") as pid:
+    attached = tmp_path / "attached"
+    with worker(tmp_path, f"{PROBE}; open({str(attached)!r}, 'w'); {SLEEP}") as pid:
+        until(attached.exists)  # without a probe the main thread gets the signal
         until(lambda: named(read(pid, tmp_path)) == [("main", ["<module>", "outer", "inner"])])
     assert sent == []
 

@@ -42,7 +42,7 @@ class Run:
         self._run(lower, [], out)
 
     def run_again(self) -> None:
-        """What failed, alone."""
+        """Run only what failed, with nothing beside."""
         self._run([], ["--last-failed", "--last-failed-no-failures", "none"], None)
 
     def failed(self) -> list[str]:
@@ -72,7 +72,7 @@ def parsed(words: Sequence[str]) -> list[list[list[str]]]:
 
 
 def again(runs: Sequence[Run]) -> None:
-    """Once more what failed, if that is little."""
+    """Run what failed once more, if that is little."""
     runs = [one for one in runs if one.code]
     names = [name for one in runs for name in one.failed()]
     if any(one.code != _TESTS_FAILED for one in runs) or not 0 < len(names) <= MOST_AGAIN:

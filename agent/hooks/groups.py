@@ -49,6 +49,8 @@ _ROOTS = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
 _AS_GLOO_DOES = {"reduce_scatter": "all_reduce"}
 """Gloo does the one as the other, and records it so."""
 _BARRIER, _NEW_GROUP = OPERATION_KINDS.index("barrier"), OPERATION_KINDS.index("new_group")
+_MONITORED = 2
+"""Numbers of its group that a monitored barrier takes on all ranks but the first, and in torch's record on all."""
 _NEVER = timedelta(0)
 """What `Work.wait` has for a timeout where the script gives none."""
 
@@ -80,6 +82,8 @@ class Group:
         self.sent = 0
         """Messages of this rank, in both directions: gloo's number of a group counts them with the collectives."""
         self._monitored = 0
+        self.is_uneven = False
+        """Whether its number may differ between ranks: within a monitored barrier, and after one that failed."""
 
     def message(self, source: int, target: int, tag: int) -> int:
         """The slot of messages in one direction, given ranks in the group."""
@@ -242,8 +246,13 @@ class Watch:
                 return method(group, *args, **kwargs)
             number = open_operations.begin(_BARRIER, slot := known.monitored())
             given = args[0] if args else kwargs.get("timeout")
+            before, known.is_uneven = known.begun(group), True
             with open_operations.wait(_BARRIER, slot, number, flags=self._timed(given)):
-                return method(group, *args, **kwargs)
+                done = method(group, *args, **kwargs)
+            # Its first rank sends to and receives from all others, and gloo counts each message.
+            known.sent += max(known.begun(group) - before - _MONITORED, 0)
+            known.is_uneven = False
+            return done
 
         return watched
 

@@ -123,6 +123,8 @@ class Recorder:
         """A number that is the same on all ranks: gloo's counts messages, so torch's record must confirm what is left
         without them."""
         known = next((one for one in groups.values() if one.slot == slot), None)
+        if known is not None and known.is_uneven:
+            return -1
         if known is None or number < 0 or not known.is_gloo or not known.sent:
             return number
         return number if self._newest.get(slot, 0) == number else -1

@@ -122,12 +122,12 @@ RECORD_ROW = struct.Struct("<qihh")
 """A collective: number, size, slot, kind."""
 RECORD_IS_COMPLETE = 1
 RECORD_ROWS = 32
-"""Of collectives under way."""
+"""Rows of collectives under way."""
 RECORD_OVER = 32
 """Rows of collectives that are over, behind those under way."""
 RECORD_OVER_EACH = 4
-"""Of one group. While a rank stays in an operation, its peers end few later ones without it: those of a broadcast's
-tree, or a reduce to another rank."""
+"""Rows of one group that are kept. While a rank stays in an operation, its peers end few later ones without it: those
+of a broadcast's tree, or a reduce to another rank."""
 AT_RECORD = AT_OPEN + OPEN_ROWS * OPEN_STRIDE
 RECORD_BYTES = RECORD_HEAD.size + (RECORD_ROWS + RECORD_OVER) * RECORD_ROW.size
 

@@ -33,7 +33,7 @@ class TorchRecord(NamedTuple):
     """By slot: collectives that were begun, by whomever; -1: not known."""
     under_way: tuple[Recorded, ...] = ()
     over: tuple[Recorded, ...] = ()
-    """Of those that have ended, the last few of each group."""
+    """The last few of each group that have ended."""
 
 
 def write_record(

@@ -11,7 +11,7 @@ TYPES: tuple[str, ...] = (
 )  # fmt: skip
 """Names of torch's element types by number: append only, up to 31."""
 _BYTES = (0, 4, 2, 2, 8, 8, 4, 2, 1, 1, 1, 8, 16, 1, 1, 1, 1, 1, 2, 4, 8, 4)
-"""Of an element of each type."""
+"""Bytes of an element of each type."""
 _BITS = 25
 SHIFT = _BITS + 1
 """Bits below the type's number."""

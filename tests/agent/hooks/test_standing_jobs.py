@@ -120,6 +120,7 @@ def test_what_is_open_in_ranks_that_stand(tmp_path: Path) -> None:
             await operations_that_do_not_match(job)
             await sizes_of_what_was_left(job)
             await messages_and_their_tags(job)
+            await around_a_monitored_barrier(job)
             await threads_that_leave_out_of_order(job)
             await between_the_parts_of_an_object_collective(job)
             await what_only_torch_sees(job)
@@ -242,6 +243,23 @@ stand()
     any_source = "dist.recv(x, 0) if rank else dist.send(x, 1)\ndist.recv(x) if rank else stand()"
     _, receive = await job.stands(any_source, [[], [("main", " world", 0, "")]])
     assert begun(receive)["world:0>1"] == (1, False)  # the next one may have been any rank's
+
+
+async def around_a_monitored_barrier(job: Job) -> None:
+    """Its first rank moves more messages than the others, and gloo counts each of them."""
+    code = """
+dist.monitored_barrier()
+dist.broadcast(x, 0)
+dist.all_reduce(x) if rank == 0 else stand()
+"""
+    samples = await job.stands(code, [[("main", "all_reduce world", 3, "4 x float32")], [], []], 3)
+    assert [begun(sample)["world"] for sample in samples] == [(4, True), (3, True), (3, True)]
+    for sample in samples:
+        assert ("broadcast world", 2, 0, "4 x float32") in past(sample)
+    code = "dist.monitored_barrier() if rank != 2 else stand()"
+    inside = [("main", "barrier world:monitored", 0, "")]
+    samples = await job.stands(code, [inside, inside, []], 3)
+    assert [begun(sample)["world"][1] for sample in samples] == [False, False, True]
 
 
 async def threads_that_leave_out_of_order(job: Job) -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
 REASONS = ("none", *sys.argv[2:])
-"""Of sleep, lock, data, between, host."""
+"""Each is sleep, lock, data, between or host."""
 LONGER_S = 0.05
 IS_SLOW = int(os.environ["RANK"]) == 1
 reason = "none"

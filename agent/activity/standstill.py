@@ -79,9 +79,15 @@ class ActivityWatch:
         self._next_at, self._cost = 0.0, 0.0
         self._framed_at, self._gap = now, 0.0
         self._blind_from = -math.inf
+        self._looks_before = 0
         self.valid_from = -math.inf
         self._disturbances: deque[tuple[float, float]] = deque(maxlen=_DISTURBANCES)
         self._rows: tuple[object, tuple[ThreadSight, ...]] = (None, ())
+
+    @property
+    def looks(self) -> int:
+        """The close ones so far, since the agent was last away."""
+        return self.seen.looks - self._looks_before if self.seen is not None else 0
 
     def is_over(self, now: float) -> bool:
         """Whether a long wait has ended since the last look: what comes after it is not known."""
@@ -107,6 +113,7 @@ class ActivityWatch:
         """The quick look."""
         gap = now - self._framed_at
         if gap > _AWAY_S and gap > 2.5 * self._gap:
+            self._looks_before += self.looks
             self._blind_from = now  # the agent itself was delayed: what it saw before is outdated
             self._count_from(now)
         if gap > 0:

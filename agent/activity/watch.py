@@ -23,7 +23,9 @@ STANDS = 0.2
 CLOSELY = 0.2
 """... and after which it is looked at closely; not before its usual step is over."""
 OFTEN = 3.0
-"""Seconds of a standstill in which a close look goes with each frame; then once a second."""
+"""Seconds from when it is time for close looks, in which one goes with each frame; then once a second."""
+FIRST_LOOKS = 10
+"""So many go with each frame in any case: a busy host makes them late, and few of them prove nothing."""
 SELDOM = 1.0
 STEPS = 0.8
 SHARE, SHARE_FIRST = 0.003, 0.15
@@ -138,7 +140,7 @@ class Activities:
         self._note_blocked()
         wanted = sorted((w for w in due if str(w.pid) not in self._blocked), key=lambda w: w.due)
         if wanted:
-            is_early = now < self._often_until or any(now - w.last_move < OFTEN or w.is_over(now) for w in wanted)
+            is_early = now < self._often_until or any(_is_new(w, now) or w.is_over(now) for w in wanted)
             self._aside.begin(lambda lane: self._look(lane, wanted, SHARE_FIRST if is_early else SHARE))
 
     @property
@@ -209,7 +211,7 @@ class Activities:
             if lane.is_left:
                 return False
             self._gpus[watch.pid] = self._gpus.get(watch.pid, False) or seen.has_gpu
-            is_early = seen.at < self._often_until or seen.at - watch.last_move <= OFTEN
+            is_early = seen.at < self._often_until or _is_new(watch, seen.at)
             watch.due = seen.at + (0.0 if is_early else SELDOM)
             watch.take(seen)
             if time.thread_time() - cost > share:  # the others come first next time
@@ -243,6 +245,11 @@ class Activities:
         if first is None or first[0] != sample.pid:
             first = self._seen_first[worker] = (sample.pid, now)
         return now - min(ages) if ages else first[1]
+
+
+def _is_new(watch: ActivityWatch, now: float) -> bool:
+    """Whether it is looked at often."""
+    return now - watch.due_since <= OFTEN or watch.looks < FIRST_LOOKS
 
 
 def mark_of(path: str) -> str:

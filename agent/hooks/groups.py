@@ -48,8 +48,8 @@ _ROOTS = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
 """By method of a process group: which argument behind the group has the root, or is the root."""
 _AS_GLOO_DOES = {"reduce_scatter": "all_reduce"}
 """Gloo does the one as the other, and records it so."""
-_BARRIER, _NEW_GROUP = OPERATION_KINDS.index("barrier"), OPERATION_KINDS.index("new_group")
-_MONITORED = 2
+_BARRIER, _NEW_GROUP = OPERATION_KINDS.index("monitored_barrier"), OPERATION_KINDS.index("new_group")
+MONITORED = 2
 """Numbers of its group that a monitored barrier takes on all ranks but the first, and in torch's record on all."""
 _NEVER = timedelta(0)
 """What `Work.wait` has for a timeout where the script gives none."""
@@ -84,6 +84,8 @@ class Group:
         self._monitored = 0
         self.is_uneven = False
         """Whether its number may differ between ranks: within a monitored barrier, and after one that failed."""
+        self.entered = -1
+        """Its number when the only thread that uses it entered a monitored barrier; -1 outside of one."""
 
     def message(self, source: int, target: int, tag: int) -> int:
         """The slot of messages in one direction, given ranks in the group."""
@@ -103,8 +105,8 @@ class Group:
 
     def begun(self, group: Any) -> int:
         """Collectives that were begun in it so far, by whomever; -1 where torch does not say."""
-        if not self.has_numbers:
-            return -1
+        if not self.has_numbers or self.entered >= 0:
+            return self.entered
         number: int = group._get_sequence_number_for_group()
         return number - self.sent if self.is_gloo else number
 
@@ -112,11 +114,15 @@ class Group:
         """This thread is about to begin an operation in it."""
         self._threads.add(threading.get_ident())
 
+    @property
+    def has_one_thread(self) -> bool:
+        return len(self._threads) == 1
+
     def is_number(self, group: Any, number: int) -> bool:
         """Whether what this thread has just begun is certain to be gloo's collective of this number: no other began
         since torch was asked for the number. And whether its tree is that of the sorted ranks, which the agent reports.
         """
-        is_only = len(self._threads) == 1 and self.begun(group) == number + 1
+        is_only = self.has_one_thread and self.begun(group) == number + 1
         return is_only and number >= 0 and self.is_gloo and self._is_in_order
 
     def slots(self) -> list[int]:
@@ -246,11 +252,16 @@ class Watch:
                 return method(group, *args, **kwargs)
             number = open_operations.begin(_BARRIER, slot := known.monitored())
             given = args[0] if args else kwargs.get("timeout")
+            known.begins()
             before, known.is_uneven = known.begun(group), True
-            with open_operations.wait(_BARRIER, slot, number, flags=self._timed(given)):
-                done = method(group, *args, **kwargs)
+            try:
+                known.entered = before if known.has_one_thread else -1
+                with open_operations.wait(_BARRIER, slot, number, flags=self._timed(given)):
+                    done = method(group, *args, **kwargs)
+            finally:
+                known.entered = -1
             # Its first rank sends to and receives from all others, and gloo counts each message.
-            known.sent += max(known.begun(group) - before - _MONITORED, 0)
+            known.sent += max(known.begun(group) - before - MONITORED, 0)
             known.is_uneven = False
             return done
 

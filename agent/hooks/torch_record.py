@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agent.hooks.groups import Group, Watch
+from holdfast.agent.hooks.groups import MONITORED, Group, Watch
 from holdfast.agent.probe_file import layout
 from holdfast.agent.probe_file.memory import Memory
 from holdfast.agent.probe_file.torch_record import write_record
@@ -123,11 +123,13 @@ class Recorder:
         """A number that is the same on all ranks: gloo's counts messages, so torch's record must confirm what is left
         without them."""
         known = next((one for one in groups.values() if one.slot == slot), None)
-        if known is not None and known.is_uneven:
+        is_inside = known is not None and known.entered >= 0
+        if known is not None and known.is_uneven and not is_inside:
             return -1
         if known is None or number < 0 or not known.is_gloo or not known.sent:
             return number
-        return number if self._newest.get(slot, 0) == number else -1
+        taken = self._newest.get(slot, 0) - number
+        return number if 0 <= taken <= (MONITORED if is_inside else 0) else -1
 
     def _is_alone(self) -> bool:
         """Whether nothing else is loaded with which ranks may wait for each other."""

@@ -67,7 +67,7 @@ OPERATION = struct.Struct(f"<qqq{OPERATION_NAME}s")
 """Of the main thread: since_ns (0: none), changed_ns, number of the record; name."""
 OPERATION_KINDS: tuple[str, ...] = (
     "", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
-    "scatter", "send", "new_group",
+    "scatter", "send", "new_group", "monitored_barrier",
 )  # fmt: skip
 """What processes do together, by number: append only."""
 GROUP_LABEL = 28

@@ -25,8 +25,9 @@ import torch.distributed as dist
 from random_frameworks import RANK, WORLD
 
 Begun = Callable[[], None]
-LONG_S = 600
-"""Seconds that children live at most: nobody may be there to end them."""
+_UNTIL_PARENT_ENDS = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
+"""In a child: nobody may be there to end it. A sleep would say when its parent's wait ends."""
+_ENDLESS = f"{_UNTIL_PARENT_ENDS}; signal.pause()"
 
 
 # --- one rank ------------------------------------------------------------------------------------------------------
@@ -109,9 +110,9 @@ def quiet_socket() -> None:
     """A child has the other end, and never replies."""
     listener = socket.create_server(("127.0.0.1", 0))
     if not os.fork():
-        peer = listener.accept()[0]
-        time.sleep(LONG_S)
-        peer.close()
+        exec(_UNTIL_PARENT_ENDS)
+        _peer = listener.accept()[0]
+        signal.pause()
         os._exit(0)
     with socket.create_connection(listener.getsockname()) as request:
         request.recv(1)
@@ -119,7 +120,7 @@ def quiet_socket() -> None:
 
 def file_lock_of_a_child() -> None:
     path = str(Path(tempfile.gettempdir()) / f"random-pauses-{os.getpid()}")
-    code = f"import fcntl, time; f = open({path!r}, 'w'); fcntl.flock(f, 2); print(1, flush=True); time.sleep({LONG_S})"
+    code = f"import fcntl; f = open({path!r}, 'w'); fcntl.flock(f, 2); print(1, flush=True); {_ENDLESS}"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
@@ -129,7 +130,7 @@ def file_lock_of_a_child() -> None:
 
 
 def endless_child() -> None:
-    subprocess.run(["sleep", str(LONG_S)])
+    subprocess.run([sys.executable, "-c", _ENDLESS])
 
 
 def pipe_of_dead_child() -> None:

@@ -7,11 +7,12 @@ from enum import StrEnum
 from holdfast.diagnostics.hang.facts import OpenAt
 from holdfast.diagnostics.hang.group import Group
 
-_ALL = frozenset({"all_gather", "all_reduce", "all_to_all", "barrier", "new_group", "reduce_scatter"})
-_FROM_ROOT = frozenset({"broadcast", "scatter"})
-_TO_ROOT = frozenset({"gather", "reduce"})
+_ALL = frozenset(
+    {"all_gather", "all_reduce", "all_to_all", "barrier", "monitored_barrier", "new_group", "reduce_scatter"}
+)
+_BY_ROOT = frozenset({"broadcast", "gather", "reduce", "scatter"})
 _MESSAGES = frozenset({"recv", "send"})
-_ROW_AT_FIRST_USE = _MESSAGES | {"new_group"}
+_ROW_AT_FIRST_USE = _MESSAGES | {"monitored_barrier", "new_group"}
 
 
 class Role(StrEnum):
@@ -26,14 +27,16 @@ class Role(StrEnum):
     PEER = "peer"
     """The other end of a channel."""
     NOBODY = "nobody"
-    """For certain: it hands something over and may go on."""
+    """It may hand something over and go on."""
     UNKNOWN = "unknown"
 
 
 def role_of(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
-    """Broadcast and scatter need the root only; the root of a broadcast needs those to which it sends, that of a
-    scatter no rank; gather and reduce need all at the root only; a message needs its other end; the other collectives
-    need all members. Kinds beyond these are unknown.
+    """Broadcast, scatter and gather need their root only; the root of a broadcast needs those to which it sends, that
+    of the others all. A reduce needs all at the root; what its other ranks need depends on its bytes. A message needs
+    its other end; the other collectives need all members. Kinds beyond these are unknown.
+
+    Gloo's sends wait until they are received (gloo/transport/tcp/pair.cc).
 
     `members`: those of its group; looked up for each rank.
     """
@@ -46,12 +49,10 @@ def role_of(operation: OpenAt, rank: int, members: frozenset[int]) -> Role:
         return Role.PEER if len(members) == 2 else Role.UNKNOWN
     if root not in members:
         return Role.UNKNOWN
-    if operation.kind in _FROM_ROOT:
-        if root != rank:
-            return Role.ROOT
-        return Role.CHILDREN if operation.kind == "broadcast" else Role.NOBODY
-    if operation.kind in _TO_ROOT:
-        return Role.ALL if root == rank else Role.NOBODY
+    if operation.kind in _BY_ROOT:
+        if root == rank:
+            return Role.CHILDREN if operation.kind == "broadcast" else Role.ALL
+        return Role.NOBODY if operation.kind == "reduce" else Role.ROOT
     return Role.UNKNOWN
 
 

@@ -257,9 +257,12 @@ dist.all_reduce(x) if rank == 0 else stand()
     for sample in samples:
         assert ("broadcast world", 2, 0, "4 x float32") in past(sample)
     code = "dist.monitored_barrier() if rank != 2 else stand()"
-    inside = [("main", "barrier world:monitored", 0, "")]
+    inside = [("main", "monitored_barrier world:monitored", 0, "")]
     samples = await job.stands(code, [inside, inside, []], 3)
-    assert [begun(sample)["world"][1] for sample in samples] == [False, False, True]
+    assert [begun(sample)["world"] for sample in samples] == [(0, True)] * 3  # what it began before the barrier
+    again = [("main", "monitored_barrier world:monitored", 1, "")]
+    samples = await job.stands(f"dist.monitored_barrier()\ndist.barrier()\n{code}", [again, again, []], 3)
+    assert [begun(sample)["world"] for sample in samples] == [(3, True)] * 3
 
 
 async def threads_that_leave_out_of_order(job: Job) -> None:
@@ -323,7 +326,7 @@ else:
 """
     expected: list[list[Open]] = [
         [("main", "all_reduce short", 0, "4 x float32, timed")],
-        [("main", "barrier world:monitored", 0, "timed")],
+        [("main", "monitored_barrier world:monitored", 0, "timed")],
         [("main", "all_reduce world", 0, "4 x float32, timed")],
     ]
     await job.stands(code, expected, 3)

@@ -155,8 +155,8 @@ def test_a_kind_that_is_not_known_proves_nothing() -> None:
         assert dead(rank(0, inside(LEFT, 3, kind)), gone(1, {LEFT: 3})) == ()
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "scatter"])
-def test_who_gets_from_a_root_needs_the_root_only(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["broadcast", "scatter", "gather"])
+def test_who_gets_from_a_root_or_gives_to_it_needs_the_root_only(kind: str) -> None:
     def job(root: int) -> tuple[RankFacts, ...]:
         return rank(0, inside(WORLD, 41, kind, root=root)), rank(1, inside(WORLD, 41, kind, root=root)), away
 
@@ -172,7 +172,6 @@ def test_the_root_of_a_broadcast_needs_those_to_which_it_sends() -> None:
     assert children_of(10, (10,)) == ()
     left = [gone(number, {WORLD: 41}) for number in (1, 2)]
     assert dead(rank(0, inside(WORLD, 41, "broadcast", root=0)), *left) == (0,)  # it waits until they have received it
-    assert dead(rank(0, inside(WORLD, 41, "scatter", root=0)), *left) == ()
 
 
 def test_two_roots_of_one_broadcast_wait_for_each_other() -> None:
@@ -183,11 +182,30 @@ def test_two_roots_of_one_broadcast_wait_for_each_other() -> None:
     assert "root 0 (rank 0), root 1 (rank 1)" in proof.text
 
 
-@pytest.mark.parametrize("kind", ["gather", "reduce"])
-def test_only_the_root_that_gets_from_all_needs_them(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["gather", "reduce", "scatter"])
+def test_the_root_of_what_goes_to_or_comes_from_all_needs_them(kind: str) -> None:
+    last = gone(2, {WORLD: 41})
+    assert dead(rank(0, inside(WORLD, 41, kind, root=0)), gone(1, {WORLD: 42}), last) == (0,)
+
+
+def test_a_monitored_barrier_left_out_has_no_row_on_its_rank() -> None:
+    watched = Group("world:monitored", 8, (0, 1, 2))
+    peers = [rank(number, inside(watched, 0, "monitored_barrier"), begun={WORLD: 41}) for number in (0, 1)]
+    proof = proof_of(*peers, rank(2, inside(WORLD, 41)))
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2), Cause.ORDER, (2,))
+    assert dead(*peers, replace(rank(2, inside(WORLD, 41)), lists_all=False)) == ()
+    assert dead(*(replace(one, exact=frozenset({watched})) for one in peers), rank(2, inside(WORLD, 41))) == ()
+
+
+def test_whom_the_other_ranks_of_a_reduce_need_depends_on_its_bytes() -> None:
     left = [gone(number, {WORLD: 41}) for number in (1, 2)]
-    assert dead(rank(0, inside(WORLD, 41, kind, root=0)), *left) == (0,)
-    assert dead(rank(0, inside(WORLD, 41, kind, root=1)), *left) == ()
+    assert dead(rank(0, inside(WORLD, 41, "reduce", root=1)), *left) == ()
+
+
+def test_the_root_that_leaves_a_gather_out_is_the_reason() -> None:
+    peers = [rank(number, inside(WORLD, 41, "gather", root=0)) for number in (1, 2)]
+    proof = proof_of(rank(0, inside(WORLD, 41)), *peers)
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2), Cause.MISMATCH, (0,))
 
 
 def test_both_sides_of_a_channel_count_their_own_messages() -> None:

@@ -32,7 +32,8 @@ State = tuple[tuple[Thread, ...], tuple[tuple[Sign, ...], ...]]
 
 _T = TypeVar("_T")
 _LEGS = {"send", "recv"}
-_EVERYONE = {"all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_all", "new_group"}
+_COUNTED_FROM_FIRST_USE = (*_LEGS, "new_group", "monitored_barrier")
+_EVERYONE = {"all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_all", "new_group", "monitored_barrier"}
 
 
 def _fits(one: Sign, other: Sign) -> bool:
@@ -100,11 +101,9 @@ def _wanted(rank: int, group: Group, sign: Sign) -> set[int] | None:
     if kind == "broadcast" and root == rank:  # its tree: ranks whose distance from it has one bit
         held = list(group.members)
         return {m for m in held if ((held.index(m) - held.index(root)) % len(held)).bit_count() == 1}
-    if kind in ("broadcast", "scatter"):
-        return {root} - {rank}
-    if kind in ("reduce", "gather"):
-        return everyone - {rank} if root == rank else set()
-    return None
+    if kind in ("broadcast", "scatter", "gather", "reduce") and root == rank:
+        return everyone - {rank}
+    return {"broadcast": {root}, "scatter": {root}, "gather": {root}, "reduce": set()}.get(kind)
 
 
 @dataclass(slots=True)
@@ -224,7 +223,7 @@ class Model:
             peer = self._ranks.get(other)
             if peer is None:
                 continue
-            is_new = sign[0] in (*_LEGS, "new_group") and group not in peer.facts.begun and peer.facts.lists_all
+            is_new = sign[0] in _COUNTED_FROM_FIRST_USE and group not in peer.facts.begun and peer.facts.lists_all
             if group not in peer.facts.exact and not is_new:
                 continue
             at = peer.logs.get(group)

@@ -52,6 +52,7 @@ _ASIDE = 0.1
 _CLOCK_EVERY = 5.0  # seconds between questions for the controller's time ...
 _CLOCK_FIRST = 8  # ... but for the first few
 _NEWS_EVERY = 1.0
+_PRESSED_EVERY = 0.1  # seconds between frames while a worker has just stood for longer than a step
 _FULL_APART = 60.0  # between two reports of a disk that refuses
 _HOST_EVERY = 5.0
 _GPUS_EVERY = 2.0
@@ -236,8 +237,11 @@ class Agent:
             self._heartbeat_interval = (
                 self.link.heartbeat_interval if self.link.connected else max(self.link.heartbeat_interval, 0.5)
             )
-            self._looks = math.ceil(self._heartbeat_interval / _LOOK_EVERY)
-            self._look_every = self._heartbeat_interval / self._looks
+            wait = self._heartbeat_interval
+            if wait <= _LOOK_EVERY and self.heart.activities.is_pressing():  # a big cluster's frames are many enough
+                wait = min(wait, _PRESSED_EVERY)
+            self._looks = math.ceil(wait / _LOOK_EVERY)
+            self._look_every = wait / self._looks
         return self._look_every
 
     def _frame(self) -> t.Frame:

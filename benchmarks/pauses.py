@@ -76,8 +76,8 @@ class Slot:
         spec = {"name": "case", "program": program, "nnodes": 1, "nproc_per_node": nproc, "limits": limits}
         return str(self.client.submit(spec))
 
-    def follow(self, job: str, look: Any, most_s: float = MOST_S) -> Json:
-        """The job as it ended, or as it is after so long; `look` sees it every 50 ms."""
+    def follow(self, job: str, look: Any, most_s: float = MOST_S, every_s: float = 0.05) -> Json:
+        """The job as it ended, or as it is after so long; `look` sees it every so many seconds."""
         deadline, found = time.monotonic() + most_s, {}
         while time.monotonic() < deadline:
             with suppress(HoldfastError):
@@ -86,7 +86,7 @@ class Slot:
                     look(found)
                     if found["state"] in ENDED:
                         return found
-            time.sleep(0.05)
+            time.sleep(every_s)
         return found
 
     def incidents(self, since: float) -> list[Json]:
@@ -145,7 +145,7 @@ class Slot:
         began = time.time()
         limits = pause_random.limits(case)
         limit = 0.0 if pause_random.is_honest(case) else (limits or {}).get("idle_limit", IDLE_LIMIT_S)
-        found = self.follow(self.start("random_pauses.py", case, folder, limits), lambda job: None, most_s + limit)
+        found = self.follow(self.start("random_pauses.py", case, folder, limits), lambda job: None, most_s + limit, 0.3)
         pause_random.thaw(folder)
         self.clear()
         incidents = sorted((i for i in self.incidents(began) if i["action"] != "alert"), key=lambda i: i["opened"])

@@ -27,8 +27,10 @@ OFTEN = 3.0
 FIRST_LOOKS = 10
 """So many go with each frame in any case: a busy host makes them late, and few of them prove nothing."""
 SELDOM = 1.0
+_UNUSUAL = 0.3
+"""Seconds beyond its usual step."""
 STEPS = 0.8
-SHARE, SHARE_FIRST = 0.003, 0.15
+SHARE, SHARE_FIRST = 0.01, 0.15
 """Of a core that close looks may take, later on and in the first seconds of a standstill."""
 SILENT_S = 0.3
 """Seconds without a tick of the probe after which its thread waits for the interpreter's lock, if for anything."""
@@ -153,6 +155,12 @@ class Activities:
         now = self._clock()
         return min((now - watch.last_move for watch in self._watches.values()), default=0.0)
 
+    def is_pressing(self) -> bool:
+        """Whether what is seen of a worker should be told at once: it has just stood for longer than a step."""
+        now = self._clock()
+        unusual = (now - w.last_move - self._usual(worker) for worker, w in self._watches.items())
+        return any(_UNUSUAL <= longer <= OFTEN for longer in unusual)
+
     def disturb(self) -> None:
         """Workers are about to be asked for their stacks: what they do for that is no movement of their own."""
         self._disturbed_at = now = self._clock()
@@ -171,13 +179,15 @@ class Activities:
     # --- close looks
 
     def _is_due(self, worker: _Worker, watch: ActivityWatch, now: float) -> bool:
-        stood = now - watch.last_move
-        median = self._median.get(worker, math.nan)
-        usual = STEPS * median if median == median else 0.0
-        if stood <= max(CLOSELY, usual):
+        if now - watch.last_move <= max(CLOSELY, STEPS * self._usual(worker)):
             watch.due_since = now
             return False
         return now >= watch.due
+
+    def _usual(self, worker: _Worker) -> float:
+        """Seconds of its usual step; 0 where that is not known."""
+        median = self._median.get(worker, math.nan)
+        return median if median == median else 0.0
 
     def _look(self, lane: Lane, watches: list[ActivityWatch], share: float) -> None:
         """In the other thread."""

@@ -121,8 +121,10 @@ class Group:
     def is_number(self, group: Any, number: int) -> bool:
         """Whether what this thread has just begun is certain to be gloo's collective of this number: no other began
         since torch was asked for the number. And whether its tree is that of the sorted ranks, which the agent reports.
+
+        A message of another thread is in gloo's number before it is in `sent`: where there are any, two may hide.
         """
-        is_only = self.has_one_thread and self.begun(group) == number + 1
+        is_only = self.begun(group) == number + 1 and (self.has_one_thread or not self.sent)
         return is_only and number >= 0 and self.is_gloo and self._is_in_order
 
     def slots(self) -> list[int]:

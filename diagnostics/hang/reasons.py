@@ -140,15 +140,22 @@ def _behind(closed: CanMove, key: tuple[Group, int], held: Iterable[tuple[int, O
     return found[0] if len(found) == 1 and len(sides) > 1 else set()
 
 
+def _is_first_message(operation: OpenAt) -> bool:
+    return operation.kind in ("send", "recv") and operation.number == 0
+
+
 def _order(cycle: Sequence[Node]) -> End:
-    """The side of which the smaller share of its group is there, with all ranks in its operation; of equal sides,
-    the job."""
+    """The side of which the smaller share of its group is there, with all ranks in its operation. Before that, the only
+    one whose channel was never used before: a message that nobody sends. Of equal sides, the job."""
     sides = sorted((node for node in cycle if isinstance(node, SharedOperation)), key=lambda one: min(one.inside))
     inside = [sorted({rank for rank, _ in side.inside}) for side in sides]
     shares = [
         Fraction(len(held), len(set(side.operation.group.members))) for side, held in zip(sides, inside, strict=True)
     ]
     smaller = [held for share, held in zip(shares, inside, strict=True) if share == min(shares)]
+    new = [held for side, held in zip(sides, inside, strict=True) if _is_first_message(side.operation)]
+    if len(new) == 1 and any(side.operation.number for side in sides):
+        smaller = new
     is_one = len(smaller) == 1 and len(sides) > 1
     said = [f"{title(side)} ({named(held)})" for side, held in zip(sides, inside, strict=True)]
     more = f" and {len(said) - _MOST_NAMED} more" if len(said) > _MOST_NAMED else ""

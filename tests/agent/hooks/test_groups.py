@@ -52,12 +52,14 @@ def test_a_number_is_certain_where_no_other_operation_began(
     assert began(ranks, backends, by, sent) is expected
 
 
-def test_a_group_that_two_threads_use_has_no_certain_numbers() -> None:
+@pytest.mark.parametrize(("by", "sent", "expected"), [(1, 0, True), (2, 0, False), (2, 1, False)])
+def test_a_group_that_two_threads_use_has_certain_numbers_without_messages(by: int, sent: int, expected: bool) -> None:
     torchs = FakeGroup()
     group = Group(torchs, [0, 1], GLOO)
     group.begins()
     other = threading.Thread(target=group.begins)
     other.start()
     other.join()
-    torchs.begun += 1
-    assert not group.is_number(torchs, 4)
+    torchs.begun += by
+    group.sent += sent
+    assert group.is_number(torchs, 4) is expected

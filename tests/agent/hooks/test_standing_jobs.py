@@ -190,15 +190,17 @@ async def operations_that_do_not_match(job: Job) -> None:
     assert [past(sample) for sample in samples] == [
         [("broadcast world", 0, root, four if rank == 1 else "")] for rank, root in enumerate((1, 2, 2))
     ]
-    # Numbers that another thread may have taken meanwhile are not certain.
+    # Numbers that another thread may have taken meanwhile are not certain where messages are counted with them.
     code = """
-pair = dist.new_group([0, 1])
+pair, quiet = dist.new_group([0, 1]), dist.new_group([0, 1], group_desc="quiet")
+dist.send(x, 1, group=pair) if rank == 0 else dist.recv(x, 0, group=pair)
 for group in (None, pair):
     dist.reduce(x, 1, group=group)
-aside = threading.Thread(target=lambda: dist.broadcast(x, 0, group=pair))
-aside.start()
-aside.join()
-dist.broadcast(x, 0, group=pair)
+for group in (pair, quiet):
+    aside = threading.Thread(target=lambda: dist.broadcast(x, 0, group=group))
+    aside.start()
+    aside.join()
+    dist.broadcast(x, 0, group=group)
 dist.broadcast(x, 1)
 stand()
 """
@@ -206,6 +208,8 @@ stand()
         assert past(sample) == [
             ("broadcast group", 1, -1, four),
             ("broadcast group", 2, -1, four),
+            ("broadcast quiet", 0, 0, four),
+            ("broadcast quiet", 1, 0, four),
             ("broadcast world", 1, 1, four),
             ("reduce group", 0, 1, four),
             ("reduce world", 0, 1, four),

@@ -251,6 +251,16 @@ def test_the_one_that_makes_a_group_alone_is_the_reason_where_each_peer_waits_fo
     assert (proof.cause, proof.reasons) == (Cause.ORDER, (1,))
 
 
+def test_the_only_message_of_a_channel_that_was_never_used_is_the_reason() -> None:
+    new = channel(2, 1)
+    proof = proof_of(
+        rank(0, inside(LEFT, 9), begun={WORLD: 16}),
+        rank(1, inside(new, 0, "recv"), begun={WORLD: 16, LEFT: 9}),
+        rank(2, inside(WORLD, 16), begun={}),
+    )
+    assert (proof.cause, proof.reasons) == (Cause.ORDER, (1,))
+
+
 @pytest.mark.parametrize(
     ("odd", "said"),
     [

@@ -30,8 +30,10 @@ from random_catalog import (
 
 WORLD = 3
 CHECKPOINT_EVERY = 5
-IDLE_LIMIT_S, SHORT_IDLE_LIMIT_S = 60.0, 8.0
-"""The default, and what most hangs that wait for it are given, to save time."""
+IDLE_LIMIT_S, SHORT_IDLE_LIMIT_S, START_LIMIT_S = 60.0, 8.0, 300.0
+"""The default, what most hangs that wait for it are given, to save time, and the default before the first step."""
+STEPS_KNOWN = 3
+"""Steps from which on their usual time is known (docs/pauses.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,15 @@ class Composition:
             return {"set": "honest", "kind": "+".join(p.what for p in self.pauses), "composition": asdict(self)}
         kind = {**LOCAL, **SHARED}[hang.what]
         odd = f"rank{hang.ranks[0]}" if hang.ranks else "job"
+        is_early = hang.place in ("start", "first") or hang.step < STEPS_KNOWN
+        has_no_steps = (
+            self.framework == "own-update" and self.idle_limit_s == IDLE_LIMIT_S
+        )  # optimizer steps are counted
         return {
             "set": "hang", "kind": hang.what, "life": kind.life, "named": named(kind, odd),
-            "within_s": SLOW_TO_START.get(hang.what, 2.0) if hang.place in ("start", "first") else 2.0,
-            "limit_s": self.idle_limit_s, "marks": WORLD if hang.what in SHARED else 1, "composition": asdict(self),
+            "within_s": SLOW_TO_START.get(hang.what, 2.0) if is_early else 2.0,
+            "limit_s": START_LIMIT_S if has_no_steps else self.idle_limit_s,
+            "marks": WORLD if hang.what in SHARED else 1, "composition": asdict(self),
         }  # fmt: skip
 
 

@@ -106,6 +106,7 @@ declare namespace Api {
     suite?: "quick" | "full";
     tests?: ("gemm" | "memory" | "disk" | "clock" | "kernel-log" | "nvml" | "loopback" | "device-copy" | "all-to-all" | "pair" | "all-reduce")[];
     busy?: boolean;
+    passes?: number;
   }
   interface Diagnosis {
     id: string;

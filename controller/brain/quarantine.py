@@ -9,6 +9,7 @@ from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.diagnosis.diagnoses import Diagnoses
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant, Node
+from holdfast.diagnostics.catalog.catalog import INCIDENT_PASSES
 
 _LOOK_S = 1.0
 _AGAIN_S = 600.0
@@ -45,7 +46,7 @@ class Quarantine:
         id, why = f"{self.c.commands.boot}-q{self._count}", f"node failure in job {node.history.failed_job}"
         self._tested_at[node.name] = now.mono
         try:
-            begun = self.diagnoses.begin(id, (node.name,), "quick", (), False, why, now)
+            begun = self.diagnoses.begin(id, (node.name,), "quick", (), False, why, now, INCIDENT_PASSES)
         except UsageError as error:
             return [Say("diagnose.refused", {"node": node.name, "error": str(error)})]
         self._tests[id] = node.name

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.base.errors import Conflict, NotFound, ProtocolError
+from holdfast.base.errors import Conflict, NotFound, ProtocolError, UsageError
 from holdfast.base.settings import nearest
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
@@ -16,9 +16,10 @@ from holdfast.controller.diagnosis.diagnosing import Ask, DiagnoseSession
 from holdfast.controller.diagnosis.slow_links import slow_links
 from holdfast.controller.state.events import Action, DiagnoseRequested, Record, Say, Send
 from holdfast.controller.state.model import Instant, Node
-from holdfast.diagnostics.catalog.catalog import choose, parse_suite
+from holdfast.diagnostics.catalog.catalog import MOST_PASSES, choose, parse_suite
 from holdfast.diagnostics.catalog.results import CheckResult, parse_result
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
+from holdfast.diagnostics.isolation.isolation import TRIES
 from holdfast.diagnostics.isolation.nodes import Figures, from_passes, passes
 from holdfast.diagnostics.isolation.pairs import Candidate
 from holdfast.wire import messages as msg
@@ -56,7 +57,9 @@ class Diagnoses:
     # --- asking --------------------------------------------------------------------------------------------------
 
     def asked(self, event: DiagnoseRequested, now: Instant) -> list[Action]:
-        return self.begin(event.id, event.nodes, event.suite, event.tests, event.busy, "by an operator", now)
+        return self.begin(
+            event.id, event.nodes, event.suite, event.tests, event.busy, "by an operator", now, event.passes
+        )
 
     def begin(
         self,
@@ -67,12 +70,16 @@ class Diagnoses:
         busy: bool,
         why: str,
         now: Instant,
+        passes: int = 0,
     ) -> list[Action]:
         """Diagnose these nodes; none named: all that are idle. `busy`: also nodes that train, which slows them.
+        `passes`: tests of pairs without a failure after which a node has passed; 0: as the suite.
 
-        NotFound: a node. UsageError: a test. Conflict: not at this moment.
+        NotFound: a node. UsageError: a test, `passes`. Conflict: not at this moment.
         """
         size, checks = parse_suite(suite), choose(parse_suite(suite), tuple(tests))
+        if passes and not TRIES <= passes <= MOST_PASSES:
+            raise UsageError(f"passes: {passes} is not from {TRIES} to {MOST_PASSES}")
         if id in self.running or id in self.docs:
             raise Conflict(f"a diagnosis {id} already exists")
         targets = self._targets(names, busy)
@@ -83,8 +90,9 @@ class Diagnoses:
         partners = self._partners(targets, taken)
         seed = len(self.docs) + len(self.running) + int(now.wall)
         session = DiagnoseSession(
-            id, [_candidate(n) for n in targets], [_candidate(n) for n in partners], checks, size, self.past, seed, busy
-        )
+            id, [_candidate(n) for n in targets], [_candidate(n) for n in partners], checks, size, self.past, seed,
+            busy, passes,
+        )  # fmt: skip
         self.running[id], self._why[id] = session, why
         said = Say("diagnose.begin", {"id": id, "nodes": len(targets), "suite": str(size), "why": why})
         return [said, *self._after(session, session.begin(now), now)]

@@ -16,7 +16,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.controller.state.model import Instant
-from holdfast.diagnostics.catalog.catalog import LIMIT_S, NEIGHBOURS_S, NODE_S, PAIR_S, Check, Scope, Suite
+from holdfast.diagnostics.catalog.catalog import (
+    MOST_ROUNDS,
+    NEIGHBOURS_S,
+    NODE_S,
+    PAIR_S,
+    PASSES,
+    Check,
+    Scope,
+    Suite,
+    limit_s,
+)
 from holdfast.diagnostics.catalog.results import CheckResult
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.diagnostics.isolation.isolation import Isolation, Pair, PairKind
@@ -77,10 +87,12 @@ class DiagnoseSession:
         past: Past | None = None,
         seed: int = 0,
         polite: bool = False,
+        passes: int = 0,
     ) -> None:
         """`partners`: other idle nodes, for pairs; they may be faulty themselves, and what is found bad of
         them is reported, too. `past`: earlier good figures of the nodes. `polite`: some of them train, so that checks
-        must not run ahead of other programs."""
+        must not run ahead of other programs. `passes`: tests of pairs without a failure after which a node has passed;
+        0: as many as the suite has."""
         self.id, self.suite, self.checks = id, suite, tuple(checks)
         self.targets = {c.node: c for c in targets}
         self._all = self.targets | {c.node: c for c in partners if c.node not in self.targets}
@@ -98,7 +110,12 @@ class DiagnoseSession:
         hosts = {c.host or c.node for c in self._all.values()}
         self._is_one_machine = len(hosts) == 1 and len(addresses) < len(self._all)
         switches = {} if self._is_one_machine else {n: c.switch for n, c in self._all.items()}
-        self._isolation = Isolation(list(self._all), switches=switches, seed=seed)
+        passes = passes or PASSES[suite]
+        self.limit_s = limit_s(suite, passes)
+        self._isolation = Isolation(
+            list(self._all), switches=switches, max_rounds=MOST_ROUNDS, seed=seed, passes=passes,
+            partners=self._all.keys() - self.targets.keys(),
+        )  # fmt: skip
         self.stage = DiagnosisStage.NODES
         self.began: Instant | None = None
         self.finished: Instant | None = None
@@ -142,7 +159,7 @@ class DiagnoseSession:
     # --- what happens --------------------------------------------------------------------------------------------
 
     def begin(self, now: Instant) -> list[Ask]:
-        self.began, self._over = now, now.mono + LIMIT_S[self.suite]
+        self.began, self._over = now, now.mono + self.limit_s
         names = self._names(Scope.NODE)
         if names:
             self._queue = [self._node_job(node, names) for node in self.targets]

@@ -9,10 +9,13 @@ from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant, Job
+from holdfast.diagnostics.catalog.catalog import INCIDENT_PASSES, Suite, limit_s
 from holdfast.diagnostics.catalog.verdicts import Grade
 
-_LIMIT = 90.0
-"""Seconds from the order to end the workers; the quick suite takes less than 60."""
+_END_S = 90.0
+"""Seconds from the order to end the workers, after which the job goes on without a diagnosis."""
+_LIMIT_S = _END_S + limit_s(Suite.QUICK, INCIDENT_PASSES)
+"""Likewise, to the end of the diagnosis, which ends by itself at its limit."""
 
 
 class Suspects:
@@ -30,18 +33,18 @@ class Suspects:
             return []
         id = f"{live.id}-{job.generation}"
         if self.c.life.stopping:
-            return self._late(now)
+            return self._late(now, _END_S)
         if live.phase != "diagnosing":
             live.enter("diagnosing", now.wall)
             why = f"{live.id}: {live.cause.text}"
             try:
-                begun = self.diagnoses.begin(id, (held,), "quick", (), True, why, now)
+                begun = self.diagnoses.begin(id, (held,), "quick", (), True, why, now, INCIDENT_PASSES)
             except UsageError as error:
                 return [Say("diagnose.refused", {"node": held, "error": str(error)}), *self._go_on(job, now)]
             return [books.saved(live), *begun]
         outcome = self.diagnoses.outcome(id)
         if outcome is None:
-            return self._late(now)
+            return self._late(now, _LIMIT_S if id in self.diagnoses.running else _END_S)
         if held not in outcome.failed:
             live.reason = f"the diagnosis of {held} ended: {_said_of(held, outcome)}; restarting"
             return [books.saved(live), *self._go_on(job, now)]
@@ -51,9 +54,9 @@ class Suspects:
         out = self.recovery.evict(held, live.reason, now, quarantined=True)
         return [*out, books.saved(live), *self._go_on(job, now)]
 
-    def _late(self, now: Instant) -> list[Action]:
+    def _late(self, now: Instant, limit_s: float) -> list[Action]:
         """Neither an answer nor an end of the workers: a job does not wait for ever to learn which node is faulty."""
-        if now.mono - self.c.life.pending_since > _LIMIT:
+        if now.mono - self.c.life.pending_since > limit_s:
             self.c.life.pending_diagnosis = None
         return []
 

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.base.json_text import encode
 from holdfast.controller.http.facade import Facade
-from holdfast.diagnostics.catalog.catalog import BY_NAME
+from holdfast.diagnostics.catalog.catalog import BY_NAME, MOST_PASSES
 
 
 class DiagnoseSpec(BaseModel):
@@ -20,6 +20,11 @@ class DiagnoseSpec(BaseModel):
         default=[], description="Only these tests.", json_schema_extra={"items": {"type": "string", "enum": [*BY_NAME]}}
     )
     busy: bool = Field(default=False, description="Also run on nodes that train; this slows the job down.")
+    passes: int = Field(
+        default=0, ge=0, le=MOST_PASSES,
+        description="Tests of pairs without a failure after which a node or a link has passed; 0: 2 in quick, 8 in"
+        " full. One that fails with probability 0.5 is missed with probability 0.5 to this power.",
+    )  # fmt: skip
 
 
 class Begun(BaseModel):

@@ -366,7 +366,9 @@ class Report:
     async def diagnose(self, spec: Json) -> str:
         id = f"d{uuid.uuid4().hex[:8]}"
         self.shell.handle(
-            DiagnoseRequested(id, tuple(spec["nodes"]), spec["suite"], tuple(spec["tests"]), spec["busy"])
+            DiagnoseRequested(
+                id, tuple(spec["nodes"]), spec["suite"], tuple(spec["tests"]), spec["busy"], spec["passes"]
+            )
         )
         return id
 

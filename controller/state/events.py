@@ -110,13 +110,14 @@ class CheckpointRequested:
 @dataclass(frozen=True, slots=True)
 class DiagnoseRequested:
     """Run checks on these nodes (none: all idle ones). `id` is the asker's, to find the diagnosis by. `tests`: only
-    these; `busy`: also on nodes that train."""
+    these; `busy`: also on nodes that train; `passes`: tests of pairs that a node has to pass, 0: as the suite."""
 
     id: str
     nodes: tuple[str, ...] = ()
     suite: str = "quick"
     tests: tuple[str, ...] = ()
     busy: bool = False
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

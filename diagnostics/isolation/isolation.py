@@ -2,35 +2,32 @@
 or failed in.
 
 What can be bad are *parts*: a node (NIC, cable, port), a node's way out of its switch, the way between two switches. A
-pair under one switch tests two nodes; a pair across tests two ways out and the way between. A part is good after
-`TRIES` passes in a row of one pair, so one pass clears no part, and a fault in every second test is never cleared. A
-failure counts against a part only when all others in that pair were known to be good; after `strikes` of those without
-any pass, or `INTERMITTENT` in all, it is bad. So no part is blamed on the evidence of another that may be the bad one.
-A way between switches is bad, too, when its failures need more than one node to explain them.
+pair under one switch tests two nodes; a pair across tests two ways out and the way between. The search finds what
+always fails: a part passed it after `TRIES` passes in a row of one pair, and is bad after `strikes` failures without
+any pass, with all others in those pairs known to be good. What fails in some tests only is decided by `evidence`, from
+all tests.
 
 Pairs under one switch come first, each twice; then one pair between every two switches, alone at both
 (`PairKind.PROBE`: its figure can be compared with a pair under one switch); then all nodes go across at once
 (`PairKind.CROWD`: compared with each other only, for a network may be narrower above its switches by design). Of more
-than four switches each is in one such probe, and the other ways are a crowd, too; one that fails there is tested
-alone. A failed node meets known-good partners, a new one after each failure, the same again after a pass. Where no
-partner is known to be good, pairs are tried until all met each other (`_MEETINGS` at most); so two nodes that
-fail stop after `strikes`, and are named as a pair. An only node under its switch is bad when it fails over several
-ways; over a single one it is unknown.
+than four switches each is in one such probe, and the other ways are a crowd, too. A node that has only failed meets
+known-good partners, a new one after each failure. `certify` fills each round: a part has passed after `passes` tests
+without a failure, so one that fails with probability 0.5 is missed with probability 0.5 ** `passes`; one that has
+failed is tested on until its score says why. An only node under its switch is bad when it fails over several ways; over
+a single one it is unknown. Where two nodes have no other partner, nothing tells which of them is bad.
 
-Rounds: never more than `max_rounds` (32). A sound cluster takes 2 under its switches (4 where one has an odd number of
-nodes), then 2 for the way between two switches, 6 for those of three or four, else 2 and twice the least number in
-which each switch can send one node to each other one, then 2 for nodes that have not crossed yet. A bad part adds
-1 + `strikes` when nothing of it passes, twice `INTERMITTENT` when every second attempt does.
-
-Two known-good nodes whose own pair failed share a bad link; `links` names it after it failed again.
+Rounds: never more than `max_rounds` (48). With `passes` 2 a sound cluster takes 2 under one switch, 6 under two of the
+same even size; with 8 it takes 8 and 12. A dead node is named in round 5, one that fails half of its tests in round 15
+on average. A part that failed is not certain (`Doubt`) while nothing says whether it is bad or healthy.
 """
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
+from holdfast.diagnostics.isolation.certify import Certifier
+from holdfast.diagnostics.isolation.evidence import Doubt, Evidence, PairTest
 from holdfast.diagnostics.isolation.parts import (
-    INTERMITTENT,
     TRIES,
     IsolationPart,
     IsolationPlan,
@@ -39,10 +36,9 @@ from holdfast.diagnostics.isolation.parts import (
     partner_of,
 )
 
-__all__ = ["STRIKES", "TRIES", "Isolation", "Pair", "PairKind"]
+__all__ = ["STRIKES", "TRIES", "Doubt", "Isolation", "Pair", "PairKind"]
 
 STRIKES = 3
-_LINK_TRIES = 2
 _MEETINGS = 8
 _FEW = 4  # switches up to which each way is tested alone
 
@@ -56,11 +52,14 @@ class Isolation:
         known_good: Collection[str] = (),
         switches: Mapping[str, str] | None = None,
         strikes: int = STRIKES,
-        max_rounds: int = 32,
+        max_rounds: int = 48,
         seed: int = 0,
+        passes: int = TRIES,
+        partners: Collection[str] = (),
     ) -> None:
         """`known_good`: nodes that only serve as partners. `switches`: node -> switch. Where each has one node only, or
-        all have the same, there is nothing to distinguish, and all are tested as though under one."""
+        all have the same, there is nothing to distinguish, and all are tested as though under one. `passes`: tests
+        without a failure after which a part has passed. `partners`: nodes of which nobody asked: `TRIES` will do."""
         self._targets = [name for name in dict.fromkeys(nodes) if name not in known_good]
         everybody = [*self._targets, *sorted(known_good)]
         self._switch = {name: (switches or {}).get(name, "") for name in everybody}
@@ -70,7 +69,7 @@ class Isolation:
             self._under = {"": everybody}
         self._strikes, self._max_rounds = strikes, max_rounds
         self._random = random.Random(seed)
-        self._near = {name: IsolationPart() for members in self._under.values() if len(members) > 1 for name in members}
+        self._near = {name: IsolationPart() for group in self._under.values() if len(group) > 1 for name in group}
         self._out = {name: IsolationPart() for name in everybody} if len(self._under) > 1 else {}
         self._ways: dict[Pair, IsolationPart] = {pair: IsolationPart() for pair in combinations(sorted(self._under), 2)}
         for name in known_good:
@@ -83,8 +82,11 @@ class Isolation:
         order = sorted(self._under)
         self._first = set(zip(order[::2], order[1::2], strict=False))  # ways that are tested alone also of many
         self._asked: dict[Pair, PairKind] = {}
-        self._odd: dict[Pair, int] = {}
-        self.links: set[Pair] = set()
+        self._partners = frozenset(partners)
+        asked = {self._switch[name] for name in self._targets if name not in self._partners}
+        brief: set[str | Pair] = {*self._partners, *(way for way in self._ways if asked.isdisjoint(way))}
+        self._evidence = Evidence(self._targets, self._under, len(self._ways), max(TRIES, passes), brief)
+        self._certifier = Certifier(self._evidence, self._switch, self.way)
         self.rounds = 0
         self.tests = 0
 
@@ -103,7 +105,7 @@ class Isolation:
 
     def _is_good(self, name: str) -> bool:
         near, out = self._near.get(name), self._out.get(name)
-        if out is not None and out.is_bad:
+        if (out is not None and out.is_bad) or self._evidence.node_doubt(name) is not None:
             return False
         return bool(near and near.is_good) or bool(out and out.is_good and not (near and near.is_bad))
 
@@ -121,9 +123,11 @@ class Isolation:
         out = self._out.get(name)
         return name not in self._known_good and out is not None and out.is_bad and not self._is_bad(name)
 
+    def is_good(self, name: str) -> bool:
+        return name in self._known_good or self._is_good(name)
+
     def is_undecided(self, name: str) -> bool:
-        is_known = name in self._known_good or self._is_good(name) or self._is_bad(name)
-        return not is_known and not self.is_crossing(name)
+        return not (self.is_good(name) or self._is_bad(name) or self.is_crossing(name))
 
     def _is_bad(self, name: str) -> bool:
         near, out = self._near.get(name), self._out.get(name)
@@ -159,13 +163,31 @@ class Isolation:
         parts = [part for part in (self._near.get(name), self._out.get(name)) if part is not None]
         return not any(part.passes for part in parts) and self._near[name].row >= min(self._strikes, TRIES)
 
+    @property
+    def links(self) -> set[Pair]:
+        """Pairs of good nodes that fail with each other only."""
+        return self._evidence.links
+
+    def doubt(self, name: str) -> Doubt | None:
+        """Failures of an undecided node that nothing bad explains."""
+        return self._evidence.node_doubt(name)
+
+    def way_doubts(self) -> dict[Pair, Doubt]:
+        """Ways between switches that are neither bad nor known to be good, and failed."""
+        dead = self.switches
+        return {way: doubt for way, doubt in self._evidence.way_doubts().items() if dead.isdisjoint(way)}
+
+    def link_doubts(self) -> dict[Pair, Doubt]:
+        """Likewise pairs of good nodes that failed with each other."""
+        return {link: d for link, d in self._evidence.link_doubts().items() if all(map(self.is_good, link))}
+
     def failed_with(self, name: str) -> list[Pair]:
         """The pairs with it that failed."""
-        return [pair for parts in (self._near, self._out) if name in parts for pair in parts[name].failures]
+        return [test.pair for test in self._evidence.tests_of(name) if not test.is_pass]
 
     def tested(self, name: str) -> int:
-        """Tests of pairs with it while it was undecided."""
-        return sum(parts[name].passes + len(parts[name].failures) for parts in (self._near, self._out) if name in parts)
+        """Tests of pairs with it."""
+        return len(self._evidence.tests_of(name))
 
     def way(self, pair: Pair) -> Pair | None:
         """The two switches between which a pair goes; None under one."""
@@ -187,7 +209,7 @@ class Isolation:
         for members in self._under.values():
             self._plan_near(plan, members)
         self._plan_across(plan)
-        self._plan_odd(plan)
+        self._certify(plan)
         self._asked = plan.pairs
         if plan.pairs:
             self.rounds += 1
@@ -221,6 +243,13 @@ class Isolation:
         enough = max(self._strikes, min(members - 1, _MEETINGS))
         return part.row >= enough or len(part.failures) > enough
 
+    def _is_known(self, name: str) -> bool:
+        """Did it pass under its switch, or fail too often to be searched for there?"""
+        near = self._near.get(name)
+        if near is None or near.is_good or near.is_mixed:
+            return True
+        return not near.is_bad and self._is_stale(near, len(self._under[self._switch[name]]))
+
     def _can_cross(self, name: str) -> bool:
         near, out = self._near.get(name), self._out[name]
         if out.is_bad or (near is not None and near.is_bad):
@@ -231,9 +260,10 @@ class Isolation:
         able = plan.shuffled(name for name in self._out if name not in plan.busy and self._can_cross(name))
         sides = self._groups(able)
         for name in sorted((n for n in able if self._out[n].is_suspect), key=lambda n: self._out[n].rank):
-            if name not in plan.busy:
+            part = self._out[name]
+            if name not in plan.busy and not part.is_mixed and part.strikes < self._strikes:
                 self._probe_suspect(plan, name, sides)
-        waiting = [way for way, part in self._ways.items() if part.is_open]
+        waiting = [way for way, part in self._ways.items() if part.is_open and not part.is_mixed]
         waiting.sort(key=lambda way: (self._ways[way].rank, way not in self._first))
         for way in waiting:
             self._test_way(plan, way, sides)
@@ -269,9 +299,12 @@ class Isolation:
             free = [name for name in able if name not in plan.busy]
             if not free:
                 return
-            # Those that are known to be good make a failure count; else the one that failed least on this way.
-            ends.append(min(free, key=lambda n: (sum(n in pair for pair in part.failures), not self._out[n].is_good)))
+            ends.append(min(free, key=lambda name: self._fitness(name, part)))
         plan.pair(ends[0], ends[1], kind)
+
+    def _fitness(self, name: str, way: IsolationPart) -> tuple[int, bool, bool]:
+        """Least is best: nodes that are known to be good make a failure count, and those asked for need more tests."""
+        return sum(name in pair for pair in way.failures), not self._out[name].is_good, name in self._partners
 
     def _is_provable(self, way: Pair) -> bool:
         """Are there known-good ends on both sides, so that a failure counts?"""
@@ -300,27 +333,43 @@ class Isolation:
         way = (min(here, there), max(here, there))
         return self._ways[way].is_good and plan.is_free(way, PairKind.CROWD)
 
-    def _plan_odd(self, plan: IsolationPlan) -> None:
-        """Pairs of the known-good that failed, once more."""
-        for link in self._odd:
-            way = self.way(link)
-            is_free = plan.busy.isdisjoint(link) and (way is None or plan.is_free(way, PairKind.PROBE))
-            if link not in self.links and is_free and all(part.is_good for part in self._parts(link)):
-                plan.add(link, PairKind.NEAR if way is None else PairKind.PROBE)
+    def _certify(self, plan: IsolationPlan) -> None:
+        """Pairs of those that have nothing else to do in this round."""
+        order = plan.shuffled(name for name in self._switch if not self._is_bad(name) and self._is_known(name))
+        out = [name for name in order if name in self._out and self._can_cross(name)]
+        ways = [way for way, part in self._ways.items() if part.is_good or part.is_mixed]
+        near = [name for name in order if name in self._near]
+        self._certifier.plan(plan, near, out, ways, [name for name in order if name not in self._known_good])
 
     # --- results -------------------------------------------------------------------------------------------------
 
     def report(self, passed: Mapping[Pair, bool]) -> None:
         """The results of the last round's pairs. One that is missing was not tested, and says nothing."""
         before = {id(part) for parts in (self._near, self._out, self._ways) for part in parts.values() if part.is_good}
-        for pair in self._asked:
-            if pair in passed:
-                self._note(pair, passed[pair], before)
-        for parts in (self._near, self._out, self._ways):
-            for part in parts.values():
-                self._decide(part)
+        done = {pair: kind for pair, kind in self._asked.items() if pair in passed}
+        for pair in done:
+            self._note(pair, passed[pair], before)
+        self._evidence.add(PairTest(pair, self.way(pair), kind, passed[pair]) for pair, kind in done.items())
+        for part in (*self._near.values(), *self._ways.values()):
+            self._decide(part)
+        for name, part in self._out.items():
+            self._decide(part, name)
         self._judge_ways()
+        self._judge_evidence()
         self._asked = {}
+
+    def _judge_evidence(self) -> None:
+        """What the search found bad explains failures, and what the scores find bad is out of the search."""
+        found = self._evidence
+        found.bad |= self.bad
+        found.crossing |= self.crossing
+        found.ways |= {way for way, part in self._ways.items() if part.is_bad}
+        found.judge()
+        parts = [self._near.get(name) or self._out[name] for name in found.bad]
+        parts += [self._out[name] for name in found.crossing]
+        parts += [self._ways[way] for way in found.ways]
+        for part in parts:
+            part.is_good, part.is_bad = False, True
 
     def _parts(self, pair: Pair) -> list[IsolationPart]:
         way = self.way(pair)
@@ -332,26 +381,20 @@ class Isolation:
         parts = self._parts(pair)
         for part in parts:
             part.note(pair, passed, all(id(other) in before for other in parts if other is not part))
-        key = (min(pair), max(pair))
-        if passed:
-            self._odd.pop(key, None)
-            return
-        failures = self._odd[key] = self._odd.get(key, 0) + 1
-        if all(id(part) in before for part in parts) and failures > _LINK_TRIES:
-            self.links.add(key)
 
-    def _decide(self, part: IsolationPart) -> None:
+    def _decide(self, part: IsolationPart, out_of: str = "") -> None:
         if part.is_open:
-            never_passed = part.strikes >= self._strikes and not part.passes
-            part.is_bad = never_passed or part.fails >= INTERMITTENT
-            part.is_good = not part.is_bad and part.streak >= TRIES
+            is_struck = part.strikes >= self._strikes and not part.passes
+            is_apart = not out_of or not is_struck or self._evidence.is_apart(out_of)
+            part.is_bad = is_struck and is_apart
+            part.is_good = not part.is_bad and part.is_passed
 
     def _judge_ways(self) -> None:
         """What no single end explains is the way's, also before an end is known to be good; and an only node under its
         switch is bad when it fails over several ways."""
         for part in self._ways.values():
-            if part.is_open and part.is_broad():
-                part.is_bad = part.row >= self._strikes or len(part.failures) >= INTERMITTENT
+            if part.is_open and part.is_broad() and not part.passes:
+                part.is_bad = part.row >= self._strikes
         for name, part in self._out.items():
             if part.is_open and name not in self._near and part.row >= self._strikes:
                 part.is_bad = len({self.way(pair) for pair in part.failures[-part.row :]}) > 1

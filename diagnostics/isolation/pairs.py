@@ -24,7 +24,7 @@ from holdfast.diagnostics.catalog.verdicts import (
     share,
     worst,
 )
-from holdfast.diagnostics.isolation.isolation import STRIKES, Isolation, Pair, PairKind
+from holdfast.diagnostics.isolation.isolation import STRIKES, Doubt, Isolation, Pair, PairKind
 
 Past = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 """By node, by `figure_key`: (Unix seconds, value), oldest first."""
@@ -33,6 +33,7 @@ LINK = "link "
 """What the component of a verdict on a way begins with: it is reported with a node, and says nothing of that node."""
 _Figure = tuple[str, str, str]  # check, metric, component
 ACROSS = 0.5  # share of a pair's figure under one switch, or of the other pairs' across: less than that is a fault
+_AGAIN = "test it again with more passes: holdfast diagnose --suite full"
 _REFERENCE = 0.75  # quantile of all pairs' figures that stands for a good pair: up to that many may be bad
 
 
@@ -178,7 +179,7 @@ class PairJudgement:
             else:
                 found += self._paired(check, node, tests, isolation)
                 found += self._across(check, node, tests, isolation)
-        return found + self._of_ways(check, isolation)
+        return found + self._of_ways(check, isolation) + self._doubtful(check, isolation)
 
     def _of_ways(self, check: Check, isolation: Isolation) -> list[Verdict]:
         """Bad paths between two nodes or switches. They are reported with the first node, and fail no node."""
@@ -212,6 +213,24 @@ class PairJudgement:
                         component=between((one, other)), text=text,
                         action=f"check the uplinks and the switches between {one} and {other}",
                         evidence={"path": [one, other], "of": "switches"})
+            )  # fmt: skip
+        return found
+
+    def _doubtful(self, check: Check, isolation: Isolation) -> list[Verdict]:
+        """Paths that failed, and were not tested often enough to say whether they are bad. They fail no node."""
+        found = []
+        why = "out of time; " if self._out_of_time else ""
+        for (first, second), doubt in sorted(isolation.link_doubts().items()):
+            found.append(
+                Verdict(first, check.name, Grade.UNABLE, component=f"{LINK}to {second}",
+                        text=f"{why}{_not_certain(doubt)}, and both nodes pass with others", action=_AGAIN,
+                        evidence={"path": [first, second], "of": "nodes"})
+            )  # fmt: skip
+        for way, doubt in sorted(isolation.way_doubts().items()):
+            node = next(name for name, candidate in sorted(self._candidates.items()) if candidate.switch in way)
+            found.append(
+                Verdict(node, check.name, Grade.UNABLE, component=between(way), text=why + _not_certain(doubt),
+                        action=_AGAIN, evidence={"path": [*way], "of": "switches"})
             )  # fmt: skip
         return found
 
@@ -257,12 +276,15 @@ class PairJudgement:
                 node, check.name, Grade.DEGRADED, component=f"pair with {partners[0]}", text=text, action=check.action,
                 evidence=evidence,
             )  # fmt: skip
+        why = "out of time; " if self._out_of_time else ""
         if not failed:
             text = f"tested {isolation.tested(node)} times; two passes with one partner are needed"
-        else:
-            text = f"no partner is known to be good ({', '.join(evidence['partners'])})"
-        why = "out of time; " if self._out_of_time else ""
-        return Verdict(node, check.name, Grade.UNABLE, text=why + text, evidence=evidence)
+            return Verdict(node, check.name, Grade.UNABLE, text=why + text, evidence=evidence)
+        doubt = isolation.doubt(node)
+        text = _not_certain(doubt) if doubt is not None else "not certain"
+        if not any(isolation.is_good(partner) for partner in evidence["partners"]):
+            text += f"; no partner is known to be good ({', '.join(partners)})"
+        return Verdict(node, check.name, Grade.UNABLE, text=why + text, action=_AGAIN, evidence=evidence)
 
     def _paired(self, check: Check, node: str, tests: Sequence[_Test], isolation: Isolation) -> list[Verdict]:
         evidence: dict[str, Any] = {"partners": self._partners(node)}
@@ -315,3 +337,8 @@ class PairJudgement:
             verdict, grade=Grade.FAIL if ratio < metric.fail else Grade.DEGRADED, against="peers", baseline=reference,
             baseline_n=pairs, baseline_since=0.0, text=f"{ratio:.0%} of the figure of good pairs", action=check.action,
         )  # fmt: skip
+
+
+def _not_certain(doubt: Doubt) -> str:
+    where = " across switches" if doubt.across else ""
+    return f"not certain: failed {doubt.fails} of {doubt.tests} tests{where}"

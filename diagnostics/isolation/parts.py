@@ -9,8 +9,6 @@ Pair = tuple[str, str]
 
 TRIES = 2
 """Passes in a row of one pair after which a part is good."""
-INTERMITTENT = 4
-"""Failures that count, in all, after which a part is bad although it passed between them."""
 
 
 class PairKind(StrEnum):
@@ -40,8 +38,18 @@ class IsolationPart:
         return not self.is_good and not self.is_bad
 
     @property
+    def is_passed(self) -> bool:
+        """`certify` may meet others in between: then twice as many passes will do, if there was no failure."""
+        return self.streak >= TRIES or (not self.failures and self.passes >= 2 * TRIES)
+
+    @property
     def is_suspect(self) -> bool:
         return self.is_open and bool(self.failures)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Has it failed and passed, so that only the number of both can tell why?"""
+        return self.is_open and bool(self.failures) and self.passes > 0
 
     @property
     def rank(self) -> tuple[int, int]:

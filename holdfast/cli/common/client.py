@@ -142,8 +142,8 @@ class Client:
     def cordon(self, node: str, on: bool) -> None:
         self._call("POST", f"/nodes/{_segment(node)}/{'cordon' if on else 'uncordon'}")
 
-    def diagnose(self, nodes: list[str], suite: str, tests: list[str], busy: bool) -> str:
-        spec = {"nodes": nodes, "suite": suite, "tests": tests, "busy": busy}
+    def diagnose(self, nodes: list[str], suite: str, tests: list[str], busy: bool, passes: int = 0) -> str:
+        spec = {"nodes": nodes, "suite": suite, "tests": tests, "busy": busy, "passes": passes}
         return str(self._call("POST", "/diagnose", json=spec)["id"])
 
     def diagnoses(self) -> list[Json]:

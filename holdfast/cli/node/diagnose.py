@@ -16,7 +16,7 @@ from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.progress import progress
-from holdfast.diagnostics.catalog.catalog import BY_NAME, NODE_S, Check, Scope, Suite, choose, parse_suite
+from holdfast.diagnostics.catalog.catalog import BY_NAME, MOST_PASSES, NODE_S, Check, Scope, Suite, choose, parse_suite
 from holdfast.diagnostics.catalog.results import CheckResult, parse_result
 
 _EVERY_S = 0.2
@@ -43,6 +43,16 @@ def diagnose(
         typer.Option(metavar="NAME", help=f"Any of: {', '.join(BY_NAME)}.", autocompletion=completion.tests),
     ] = None,
     busy: Annotated[bool, typer.Option("--busy", help="Include nodes that train: it slows the job down.")] = False,
+    passes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=MOST_PASSES,
+            help="Tests of pairs without a failure after which a node or a link passes (0: 2 in quick, 8 in full). "
+            "One that fails half of its tests is missed with probability 0.5^N.",
+        ),
+    ] = 0,
     local: Annotated[bool, typer.Option("--local", help="Test only this machine, without a controller.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Show passed tests too.")] = False,
     as_json: Json = False,
@@ -55,7 +65,7 @@ def diagnose(
             raise UsageError("--local tests this machine: it takes no NODE")
         doc = _local(suite, tests)
     else:
-        doc = _watch(client, client.diagnose(node or [], suite, tests, busy))
+        doc = _watch(client, client.diagnose(node or [], suite, tests, busy, passes))
     if as_json:
         output.print_json(doc)
     else:

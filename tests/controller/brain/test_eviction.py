@@ -286,7 +286,7 @@ BOTH = "no clear fault; pair: 3 of 3 tests with node2 failed: node1, node2 or th
         (1, ("node2",), BOTH),
         (2, ("node1",), "node1 failed its diagnosis: pair: "),
         (2, ("node2",), "the diagnosis of node1 ended: no fault found"),
-        (2, ("node1", "node2"), "no clear fault; pair: no partner is known to be good"),
+        (2, ("node1", "node2"), "no clear fault; pair: not certain: failed 6 of 6 tests; no partner is known"),
     ],
 )
 def test_a_suspect_is_cleared_only_when_its_pairs_pass(spares: int, victims: tuple[str, ...], says: str) -> None:

@@ -13,13 +13,17 @@ Capture = pytest.CaptureFixture[str]
 
 def test_all_well(fake: FakeController, capsys: Capture) -> None:
     assert main(["diagnose"]) == 0
-    assert fake.asked[0] == ("POST", "/diagnose", {"nodes": [], "suite": "quick", "tests": [], "busy": False})
+    assert fake.asked[0] == (
+        "POST",
+        "/diagnose",
+        {"nodes": [], "suite": "quick", "tests": [], "busy": False, "passes": 0},
+    )
     assert "none failed (8.50 s, 2 rounds of pairs)" in capsys.readouterr().out
 
 
 def test_what_is_asked_arrives(fake: FakeController) -> None:
     assert main(["diagnose", "node0", "node1", "--suite", "full", "--test", "gemm", "--test", "pair", "--busy"]) == 0
-    wanted = {"nodes": ["node0", "node1"], "suite": "full", "tests": ["gemm", "pair"], "busy": True}
+    wanted = {"nodes": ["node0", "node1"], "suite": "full", "tests": ["gemm", "pair"], "busy": True, "passes": 0}
     assert fake.asked[0] == ("POST", "/diagnose", wanted)
 
 

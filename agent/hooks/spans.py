@@ -27,6 +27,9 @@ class StepTimes:
         self._queue = queue_callback
         self._began: tuple[int, int, int] | None = None
         self._own: tuple[int, int, int] | None = None
+        self._has_closure = False
+        self._updated: tuple[int, int, int] | None = None
+        """Since when the optimizer works by itself."""
         self._collecting = 0
         self._reduced = 0
         self._slots: set[int] = set()
@@ -35,6 +38,9 @@ class StepTimes:
     def forward(self) -> None:
         self._waits.close()  # of a backward that raised
         self._slots.clear()
+        if self._has_closure:  # which calls this
+            _record("optimizer", self._updated)
+        self._updated = None
         self._began = _moment()
 
     def forward_done(self) -> None:
@@ -64,15 +70,19 @@ class StepTimes:
             self._reduced += 1
             probe.record(WAIT, self._own[0], time.monotonic_ns(), group="world", seq=self._reduced)
             self._own = None
+        if self._has_closure:
+            self._updated = _moment()
 
-    def optimizer(self) -> None:
+    def optimizer(self, has_closure: bool = False) -> None:
+        """`has_closure`: its step was given one, so forward and backward may be in it."""
         self._waits.close()
         self._slots.clear()
-        self._began = _moment()
+        self._began = None
+        self._has_closure, self._updated = has_closure, _moment()
 
     def optimizer_done(self) -> None:
-        _record("optimizer", self._began)
-        self._began = None
+        _record("optimizer", self._updated)
+        self._has_closure, self._updated = False, None
 
     def garbage(self, phase: str, info: dict[str, int]) -> None:
         """As `gc.callbacks` wants it."""

@@ -124,14 +124,17 @@ class _Steps:
         self.count = 0
         self.known = global_steps.GlobalSteps()
 
-    def before(self, optimizer: Any, args: object, kwargs: object) -> None:
+    def before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         probe.operation("")  # the backward pass, whose end is not reported, is over
-        if _times is not None and not observations.spoke():
-            _times.optimizer()
+        if _times is not None and not observations.spoke() and (_compiling() or initial_steps.outer() is None):
+            _times.optimizer(any(one is not None for one in (*args[1:], kwargs.get("closure"))))
 
     def after(self, optimizer: Any, args: object, kwargs: object) -> None:
-        if _times is not None and not observations.spoke():
+        outer = None if _compiling() else initial_steps.outer()
+        if _times is not None and not observations.spoke() and outer is None:
             _times.optimizer_done()
+        if outer is optimizer:
+            return  # torch calls the hooks for the class and once more for its base
         if self.count == 0 and initial_steps.is_initial():
             return
         if not observations.spoke() and not _compiling():

@@ -47,7 +47,7 @@ def ends_of(closed: CanMove, graph: WaitGraph, longest_s: float) -> list[End]:
     differing = [node for node in graph.ends if _lacking(node, Lack.OTHER) or _lacking(node, Lack.PASSED)]
     keys = {node.key: None for node in differing if isinstance(node, SharedOperation)}
     found += [_mismatch(closed, key) for key in keys]
-    return found + [_order(cycle) for cycle in graph.cycles]
+    return found + [_order(closed, cycle) for cycle in graph.cycles]
 
 
 def _lacking(node: Node, lack: Lack) -> list[int]:
@@ -140,24 +140,37 @@ def _behind(closed: CanMove, key: tuple[Group, int], held: Iterable[tuple[int, O
     return found[0] if len(found) == 1 and len(sides) > 1 else set()
 
 
+def _missing(closed: CanMove, shared: SharedOperation, inside: Sequence[int]) -> list[int]:
+    """Members that are not in it, and have not left it."""
+    group, number = shared.operation.group, shared.operation.number
+    came = {rank for rank, process in closed.ranks.items() if process.facts.begun.get(group, 0) > number}
+    came -= {rank for rank in closed.under[shared.key] if rank not in inside}  # in another operation there
+    return sorted(set(group.members) - came - set(inside))
+
+
 def _is_first_message(operation: OpenAt) -> bool:
     return operation.kind in ("send", "recv") and operation.number == 0
 
 
-def _order(cycle: Sequence[Node]) -> End:
-    """The side of which the smaller share of its group is there, with all ranks in its operation. Before that, the only
-    one whose channel was never used before: a message that nobody sends. Of equal sides, the job."""
+def _order(closed: CanMove, cycle: Sequence[Node]) -> End:
+    """Who is at fault, in this order: the only rank in a message of a channel that was never used before, which nobody
+    sends; those who are missing where most of a group have come; the side to which the smallest share of its group has
+    come. Of equal sides, the job."""
     sides = sorted((node for node in cycle if isinstance(node, SharedOperation)), key=lambda one: min(one.inside))
     inside = [sorted({rank for rank, _ in side.inside}) for side in sides]
+    missing = [_missing(closed, side, held) for side, held in zip(sides, inside, strict=True)]
     shares = [
-        Fraction(len(held), len(set(side.operation.group.members))) for side, held in zip(sides, inside, strict=True)
+        Fraction(len(lack), len(set(one.operation.group.members))) for one, lack in zip(sides, missing, strict=True)
     ]
-    smaller = [held for share, held in zip(shares, inside, strict=True) if share == min(shares)]
     new = [held for side, held in zip(sides, inside, strict=True) if _is_first_message(side.operation)]
+    left_out = {tuple(lack) for share, lack in zip(shares, missing, strict=True) if share < Fraction(1, 2)}
+    at_fault = [held for share, held in zip(shares, inside, strict=True) if share == max(shares)]
     if len(new) == 1 and any(side.operation.number for side in sides):
-        smaller = new
-    is_one = len(smaller) == 1 and len(sides) > 1
+        at_fault = new
+    elif len(left_out) == 1:
+        at_fault = [list(left_out.pop())]
+    is_one = len(at_fault) == 1 and len(sides) > 1
     said = [f"{title(side)} ({named(held)})" for side, held in zip(sides, inside, strict=True)]
     more = f" and {len(said) - _MOST_NAMED} more" if len(said) > _MOST_NAMED else ""
     text = f"ranks wait for each other in a cycle: {', '.join(said[:_MOST_NAMED])}{more}"
-    return End(Cause.ORDER, tuple(smaller[0]) if is_one else (), text)
+    return End(Cause.ORDER, tuple(at_fault[0]) if is_one else (), text)

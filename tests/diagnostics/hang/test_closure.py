@@ -251,6 +251,17 @@ def test_the_one_that_makes_a_group_alone_is_the_reason_where_each_peer_waits_fo
     assert (proof.cause, proof.reasons) == (Cause.ORDER, (1,))
 
 
+def test_who_is_missing_where_most_have_come_is_the_reason() -> None:
+    """Rank 1 has left the gather, which rank 2 has left out; both receive from the next in a pipeline."""
+    first, second = channel(0, 1), channel(1, 2)
+    proof = proof_of(
+        rank(0, inside(WORLD, 1, "gather", root=0), begun={first: 63}),
+        rank(1, inside(first, 63, "recv"), begun={WORLD: 2, second: 63}),
+        rank(2, inside(second, 63, "recv"), begun={WORLD: 1}),
+    )
+    assert (proof.dead, proof.cause, proof.reasons) == ((0, 1, 2), Cause.ORDER, (2,))
+
+
 def test_the_only_message_of_a_channel_that_was_never_used_is_the_reason() -> None:
     new = channel(2, 1)
     proof = proof_of(

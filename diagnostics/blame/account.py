@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.peers import nanmean
-from holdfast.diagnostics.blame.samples import computes
+from holdfast.diagnostics.blame.suspects.peers import nanmean
+from holdfast.diagnostics.blame.suspects.samples import computes
 from holdfast.diagnostics.blame.whatif import joined, stripped
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.replay import Measured, Variant, replay

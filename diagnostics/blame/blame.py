@@ -17,14 +17,14 @@ from holdfast.diagnostics.blame import account_text
 from holdfast.diagnostics.blame import text as blame_text
 from holdfast.diagnostics.blame.account import AccountBook, JobAccount, RankAccount, around_of
 from holdfast.diagnostics.blame.account_text import Entries
-from holdfast.diagnostics.blame.bursts import bursty
 from holdfast.diagnostics.blame.model import BlameSuspect, Culprit, Limits, Slowness
 from holdfast.diagnostics.blame.path import PathPart, critical_path
-from holdfast.diagnostics.blame.peers import compare, nanmean
-from holdfast.diagnostics.blame.places import gap_of
-from holdfast.diagnostics.blame.samples import BlameSamples, computes
-from holdfast.diagnostics.blame.suspects import suspects
-from holdfast.diagnostics.blame.threads import Threads
+from holdfast.diagnostics.blame.suspects.bursts import bursty
+from holdfast.diagnostics.blame.suspects.peers import compare, nanmean
+from holdfast.diagnostics.blame.suspects.places import gap_of
+from holdfast.diagnostics.blame.suspects.samples import BlameSamples, computes
+from holdfast.diagnostics.blame.suspects.suspects import suspects
+from holdfast.diagnostics.blame.suspects.threads import Threads
 from holdfast.diagnostics.blame.whatif import part_of, without_suspect
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.job_shape import JobShape

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame.model import BlameSuspect, Bursts, Slowness
-from holdfast.diagnostics.blame.peers import nanmedian
-from holdfast.diagnostics.blame.places import works_of
-from holdfast.diagnostics.blame.samples import computes
+from holdfast.diagnostics.blame.suspects.peers import nanmedian
+from holdfast.diagnostics.blame.suspects.places import works_of
+from holdfast.diagnostics.blame.suspects.samples import computes
 from holdfast.diagnostics.steps.graph import Column, Graph
 from holdfast.diagnostics.steps.replay import Measured, Variant
 from holdfast.diagnostics.steps.shape import OTHER

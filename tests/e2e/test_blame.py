@@ -130,7 +130,7 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
     assert "FORWARD" in capfd.readouterr().out
 
 
-def test_a_slow_optimizer_and_a_forward_that_is_slow_in_each_tenth_step_are_told_apart(
+def test_a_slow_optimizer_is_distinguished_from_a_forward_that_is_slow_in_each_tenth_step(
     cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = submit(cluster, str(TWO_SLOW), ["100000"], 2)

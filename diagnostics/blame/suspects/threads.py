@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame.model import Slowness
-from holdfast.diagnostics.blame.peers import compare
+from holdfast.diagnostics.blame.suspects.peers import compare
 from holdfast.diagnostics.steps.span_table import SpanTable
 
 Floats = npt.NDArray[np.float64]

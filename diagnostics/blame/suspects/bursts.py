@@ -15,13 +15,13 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.floors import at_least
 from holdfast.diagnostics.blame.model import BlameSuspect, Bursts, Limits, Slowness
-from holdfast.diagnostics.blame.peers import medians_of_others, nanmedian
-from holdfast.diagnostics.blame.places import computed_of, gap_of, works_of
-from holdfast.diagnostics.blame.samples import BlameSamples
+from holdfast.diagnostics.blame.suspects.floors import at_least
+from holdfast.diagnostics.blame.suspects.peers import medians_of_others, nanmedian
+from holdfast.diagnostics.blame.suspects.places import computed_of, gap_of, works_of
+from holdfast.diagnostics.blame.suspects.samples import BlameSamples
+from holdfast.diagnostics.blame.suspects.threads import Threads
 from holdfast.diagnostics.blame.text import work
-from holdfast.diagnostics.blame.threads import Threads
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.shape import OTHER
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.peers import medians_of_others, nanmedian
+from holdfast.diagnostics.blame.suspects.peers import medians_of_others, nanmedian
 
 Floats = npt.NDArray[np.float64]
 

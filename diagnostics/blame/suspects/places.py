@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.peers import medians_of_others
+from holdfast.diagnostics.blame.suspects.peers import medians_of_others
 from holdfast.diagnostics.steps.graph import Column
 from holdfast.diagnostics.steps.shape import OTHER, Shape
 

@@ -7,13 +7,13 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.floors import FEWEST_STRETCHES, STRETCH, Raised, floors_beyond, raised
 from holdfast.diagnostics.blame.links import slow_links
 from holdfast.diagnostics.blame.model import BlameSuspect, Limits, Slowness
-from holdfast.diagnostics.blame.peers import are_few, compare, floor_of, nanmedian
-from holdfast.diagnostics.blame.samples import BlameSamples
+from holdfast.diagnostics.blame.suspects.floors import FEWEST_STRETCHES, STRETCH, Raised, floors_beyond, raised
+from holdfast.diagnostics.blame.suspects.peers import are_few, compare, floor_of, nanmedian
+from holdfast.diagnostics.blame.suspects.samples import BlameSamples
+from holdfast.diagnostics.blame.suspects.threads import Threads
 from holdfast.diagnostics.blame.text import work
-from holdfast.diagnostics.blame.threads import Threads
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.shape import OTHER
 

@@ -175,17 +175,17 @@ class ProbeReader:
         step, phase, progress, loss, tokens, _ = state
         operation, operation_age, still_age = "", math.nan, math.nan
         pending = standing = None
-        if (last := self._operation.read(self._map, head)) is not None:
-            since, changed, record, name = last
-            moved = max(changed, _word(head, layout.WORD_MOVED))
-            still_age = _age(now_ns, moved)
-            if since:
-                operation, operation_age = name, _age(now_ns, since)
-            if still_age > STANDS:
-                last_begun = layout.begun_from(_word(head, layout.WORD_BEGUN), record)
-                pending, standing = self._standing(_pid(_word(head, layout.WORD_PID)), last_begun, moved)
-                if not operation and pending.is_handed:
-                    operation, operation_age = pending.kind, still_age
+        last = self._operation.read(self._map, head)
+        since, changed, record, name = last or (0, 0, 0, "")  # a script may stand before it begins any
+        moved = max(changed, _word(head, layout.WORD_MOVED))
+        still_age = _age(now_ns, moved)
+        if since:
+            operation, operation_age = name, _age(now_ns, since)
+        if _age(now_ns, moved or progress) > STANDS:
+            last_begun = layout.begun_from(_word(head, layout.WORD_BEGUN), record)
+            pending, standing = self._standing(_pid(_word(head, layout.WORD_PID)), last_begun, moved)
+            if not operation and pending.is_handed:
+                operation, operation_age = pending.kind, still_age
         meters = None
         if step != self._metered:
             self._metered = step

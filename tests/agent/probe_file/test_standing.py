@@ -1,13 +1,18 @@
 """The rows of waiting threads joined with torch's own record, without torch."""
 
+import math
 import mmap
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.probe_file import layout, torch_record
+from holdfast.agent.probe_file.memory import Memory
 from holdfast.agent.probe_file.open_rows import OpenRow, OpenTable, read_open
+from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.agent.probe_file.standing import exact_groups, open_operations, past_operations
 from holdfast.agent.probe_file.torch_record import Recorded, TorchRecord, understand, write_record
 from holdfast.base import bounds
@@ -179,3 +184,20 @@ def test_any_bytes_are_some_record(payload: bytes) -> None:
         assert 0 <= one.size < 1 << 31
         assert 0 <= one.number <= bounds.MAX_COUNT
         assert 0 <= one.group < 3
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_worker_that_has_begun_no_operation_is_in_none_if_torch_says_so(tmp_path: Path, is_recorded: bool) -> None:
+    path = str(tmp_path / "probe")
+    now = time.monotonic_ns()
+    layout.create(path, 0, 1, now)
+    memory = Memory(path, 0, 1)
+    memory.take()
+    if is_recorded:
+        write_record(memory.map, now, now, 0, True, [-1] * layout.GROUPS, ())
+    reader = ProbeReader(path)
+    sample = reader.sample(now + 1_000_000_000)
+    reader.close()
+    assert sample.standing is not None
+    assert (sample.standing.operations, sample.standing.is_complete) == ((), is_recorded)
+    assert (sample.operation, math.isnan(sample.still_age)) == ("", True)

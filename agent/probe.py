@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -202,6 +202,12 @@ def record_with(recorder: "Callable[[Memory, int], None]") -> None:
     _recorder = recorder
     if _live is not None:
         _live.recorder = recorder
+
+
+def starting_services() -> AbstractContextManager[None]:
+    """Within, torch makes a process group: the threads that appear are its own (`probe_file.service_threads`)."""
+    live = _live
+    return live.services.starting() if live is not None else nullcontext()
 
 
 class _Span:

@@ -96,6 +96,8 @@ class CloseLook:
         """Monotonic seconds: what was seen of threads before counts no more. Set by the watch."""
         self.handlers = 0
         """Signals for which the script has a handler, as its probe reports them. Set by the watch."""
+        self.services: frozenset[int] = frozenset()
+        """Threads that torch started for its process groups. Set by the watch."""
         self.is_silent = False
         """Whether the probe's ticks fail to come. Set by the watch."""
 
@@ -113,7 +115,7 @@ class CloseLook:
         moved["sockets"] = self._look_at_sockets(now, not_its_own)
         channel, status = channel_of(f"{self._folder}/task/{self.pid}"), read(f"{self._folder}/status")
         holder, is_frozen = self._holders.of(stat, status, self.pid, channel)
-        turn = self._threads.begin(now, self.valid_from, self.is_silent, is_frozen)
+        turn = self._threads.begin(now, self.valid_from, self.is_silent, is_frozen, self.services)
         thread, state = self._threads.look(stat, now, turn)
         wait, turns = self._wait(now, stat, state, channel, children, turn)
         moved["surroundings"] = self._look_around(now, wait, channel, turns, children)
@@ -128,6 +130,7 @@ class CloseLook:
             holder = self._holders.company(children, self._host.workers - {self.pid})
         if state == "t" and wait.is_prompt:
             state = "S"
+        caught, blocked = parse_signals(status, "SigCgt"), parse_signals(status, "SigBlk")
         return Sighting(
             at=now,
             state=state,
@@ -141,13 +144,10 @@ class CloseLook:
             moves=any(moved.values()),
             looks=self._turn,
             ticks_cpu=self._ticks_cpu(),
-            threads=self._threads.facts(stat),
-            interrupts=interrupts(
-                parse_signals(status, "SigCgt"),
-                bool(read(f"{self._folder}/timers", 64)),
-                self.handlers,
-                parse_signals(status, "SigBlk"),
+            threads=self._threads.facts(
+                stat, caught & blocked & self.handlers, self._descriptors[self.pid].links.values()
             ),
+            interrupts=interrupts(caught, bool(read(f"{self._folder}/timers", 64)), self.handlers, blocked),
             holder=holder,
         )
 

@@ -83,9 +83,10 @@ class Activities:
         now: float | None = None,
         events: tuple[int, int] = (0, 0),
         handlers: int = 0,
+        services: Callable[[], frozenset[int]] = frozenset,
     ) -> t.WorkerSample:
         """The sample with what is seen of its worker, if that stands. `path`: of its probe file. `events`: those that
-        its timers recorded on its GPU, and those that have come.
+        its timers recorded on its GPU, and those that have come. `services`: the threads that torch started for it.
 
         `now` is the instant of the sample's ages, monotonic seconds: any later one would look like a move.
         """
@@ -110,6 +111,7 @@ class Activities:
         watch.look(now)
         watch.counts.count(now, *events)
         watch.closely.is_silent, watch.closely.handlers = sample.tick_age > SILENT_S, handlers
+        watch.closely.services = services()
         sample = sample._replace(standing=watch.standing(now, sample.standing))
         if not watch.has_gpu:
             return sample._replace(activity=watch.activity(now, t.GpuUse.UNKNOWN))

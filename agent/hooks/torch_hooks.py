@@ -56,6 +56,7 @@ _TOGETHER = frozenset(COLLECTIVES) - {
 }  # fmt: skip
 """Those that all ranks of a group do."""
 
+_STARTS_THREADS = "_new_process_group_helper"
 _WAIT_INSIDE = ("_broadcast_coalesced", "_verify_params_across_processes")
 """Functions of DistributedDataParallel that wait in C++, their first argument the group."""
 
@@ -197,6 +198,8 @@ def _watch_collectives(torch: Any) -> None:
     for name in COLLECTIVES:
         if (function := getattr(c10d, name, None)) is not None:
             _replace(torch, name, _named(function, name))
+    if (function := getattr(c10d, _STARTS_THREADS, None)) is not None:
+        setattr(c10d, _STARTS_THREADS, _starting(function))
     _replace(torch, "new_group", _making(c10d.new_group, watch))
     _replace(torch, "init_process_group", _setup(c10d.init_process_group, watch))
     _replace(torch, "destroy_process_group", _teardown(c10d.destroy_process_group, watch))
@@ -211,6 +214,17 @@ def _replace(torch: Any, name: str, wrapper: Callable[..., Any]) -> None:
     for module in (torch.distributed.distributed_c10d, torch.distributed, meshes):
         if hasattr(module, name):
             setattr(module, name, wrapper)
+
+
+def _starting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes a process group, and starts its threads."""
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with probe.starting_services():
+            return function(*args, **kwargs)
+
+    return watched
 
 
 def _making(function: Callable[..., Any], watch: torch_groups.Watch) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from holdfast.agent.probe_file import layout
-from holdfast.agent.probe_file.own_threads import start_thread
+from holdfast.agent.probe_file.service_threads import start_thread
 
 EVERY_S = 0.25
 YOUNG_S = 0.2

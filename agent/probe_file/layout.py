@@ -37,7 +37,7 @@ STACKS_SUFFIX = ".stacks"
 """Where a worker writes its stacks to when it is asked for them (WORD_STACKS), or sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
-MAGIC = b"HFPROBE8"
+MAGIC = b"HFPROBE9"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -135,7 +135,12 @@ PAST = struct.Struct("<qihh")
 """An operation with a root that was begun lately: number; root; slot, kind."""
 AT_PAST = AT_RECORD + SEAL.size + RECORD_BYTES
 PAST_STRIDE, PAST_ROWS = 24, 16
-SIZE = -(-(AT_PAST + PAST_ROWS * PAST_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+MOST_SERVICES = 125
+SERVICES = struct.Struct(f"<{MOST_SERVICES}i")
+"""Threads that torch started while it made process groups, by the kernel's ids; 0: none."""
+AT_SERVICES = AT_PAST + PAST_ROWS * PAST_STRIDE
+SIZE = -(-(AT_SERVICES + SEAL.size + SERVICES.size) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop", "slow")
 """What the control word's low byte can ask for, by its value: append only."""

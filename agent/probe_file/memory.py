@@ -15,8 +15,8 @@ from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.groups import GroupTable
 from holdfast.agent.probe_file.handlers import script_handlers
 from holdfast.agent.probe_file.open_rows import OpenTable
-from holdfast.agent.probe_file.own_threads import start_thread
 from holdfast.agent.probe_file.past_rows import PastRing
+from holdfast.agent.probe_file.service_threads import ServiceThreads, start_thread
 from holdfast.agent.probe_file.thread_clock import ThreadClock
 from holdfast.base import bounds
 from holdfast.wire.span_rows import THREAD
@@ -83,6 +83,7 @@ class Memory:
         self.groups = GroupTable(self.map, self.words)
         self.open = OpenTable(self.map, self.words)
         self.past = PastRing(self.map)
+        self.services = ServiceThreads(self.map)
         self.main, self.pid = threading.main_thread().ident or 0, os.getpid()  # of the main thread both
         self.recorder: Callable[[Memory, int], None] | None = None
         """Writes torch's own record, given this and the time; never raises and never waits."""
@@ -124,6 +125,7 @@ class Memory:
         self.groups.clear()
         self.open.clear()
         self.past.clear()
+        self.services.clear()
         self.map[layout.AT_RECORD : layout.AT_RECORD + 8] = bytes(8)
         self.words[layout.WORD_PID] = os.getpid()
         self.write_state()

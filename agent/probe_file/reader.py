@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file import layout, service_threads
 from holdfast.agent.probe_file.file import ProbeFile
 from holdfast.agent.probe_file.groups import read_groups
 from holdfast.agent.probe_file.open_rows import read_open
@@ -146,6 +146,7 @@ class ProbeReader:
         self._operation = _Block(layout.AT_OPERATION, layout.OPERATION.size, _operation)
         self._mesh = _Block(layout.AT_MESH, layout.MESH.size, _mesh)
         self._record_block = _Block(layout.AT_RECORD, layout.RECORD_BYTES, understand)
+        self._services_block = _Block(layout.AT_SERVICES, layout.SERVICES.size, service_threads.understand)
         self._meters = _Block(layout.AT_METERS, layout.METERS.size, _meters)
         self._names: tuple[bytes, tuple[str, ...]] = (b"", ())
         self.events = (0, 0)
@@ -165,6 +166,10 @@ class ProbeReader:
     def handlers(self) -> int:
         """Signals for which the worker's script has a handler, a bit each from SIGHUP (1) on."""
         return self._map.word(layout.WORD_HANDLERS) & (1 << 63) - 1
+
+    def services(self) -> frozenset[int]:
+        """The threads that torch started while it made process groups, by the kernel's ids."""
+        return self._services_block.read(self._map) or frozenset()
 
     def sample(self, now_ns: int) -> WorkerSample:
         """The worker's state at `now_ns` (CLOCK_MONOTONIC). `tokens` counts all this process has trained on."""

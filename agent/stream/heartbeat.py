@@ -97,7 +97,7 @@ class Heartbeat:
             try:
                 steps += reader.new_steps()
                 sample = reader.sample(now_ns)
-                what = reader.path, reader.tick_thread, now_ns / 1e9, reader.events, reader.handlers
+                what = reader.path, reader.tick_thread, now_ns / 1e9, reader.events, reader.handlers, reader.services
                 samples.append(self.activities.attach(sample, *what))
                 if (activity := samples[-1].activity) is not None:
                     log.debug("activity.seen", rank=sample.rank, activity=activity)

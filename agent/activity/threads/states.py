@@ -24,7 +24,8 @@ SERVICES = {
 }
 """Threads that act for operations or for other processes, by how the kernel's name of them begins, and what they do.
 None of them runs code of the script or wakes a thread that waits for anything but an operation. Names as torch 2.13
-sets them, and NCCL with NCCL_SET_THREAD_NAME=1, which workers are started with.
+sets them, and NCCL with NCCL_SET_THREAD_NAME=1, which workers are started with. A name alone proves nothing: another
+copy of gloo has it, too. But for NCCL's, such a thread counts only if torch started it, as it made a process group.
 
 Not among them: `pt_gloo_runloop`, which also runs callbacks of futures, `pt_autograd_N`, which runs hooks, threads of
 tensorpipe and `pt_dist_engine`, which run functions of peers, CUDA's own (`cuda-EvtHandlr`), which run host functions
@@ -60,8 +61,9 @@ _FREE = (ThreadState.RUNS, ThreadState.OUTSIDE, ThreadState.TIMED, ThreadState.U
 """In the order in which one of them stands for all."""
 
 
-def is_service(name: str) -> bool:
-    return name.startswith(tuple(SERVICES))
+def is_service(name: str, is_of_torch: bool) -> bool:
+    """`is_of_torch`: torch started it, as it made a process group. NCCL starts its own with its first operations."""
+    return name.startswith(tuple(SERVICES)) and (is_of_torch or name.startswith("NCCL "))
 
 
 def is_of_operation(name: str, call: Call | None, ends_in: float) -> bool:

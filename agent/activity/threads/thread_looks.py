@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -14,8 +14,9 @@ from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, Pr
 from holdfast.agent.activity.threads.states import ThreadFacts, ThreadTable, condition_of
 from holdfast.agent.activity.threads.thread_waits import Glance, ThreadWaits, Turn, glance_at
 from holdfast.agent.activity.waits import Clocks
-from holdfast.agent.processes.proc_files import Stat, parse_call, parse_io, parse_runnable, read
+from holdfast.agent.processes.proc_files import Stat, parse_call, parse_io, parse_runnable, parse_signals, read
 
+_RING = "anon_inode:[io_uring]"
 _COMPUTES_NO_PYTHON = ("NCCL",)
 """How the names of such threads begin. NCCL's for progress spin while they serve a collective."""
 
@@ -42,13 +43,16 @@ class ThreadLooks:
         self._interpreter = 0
         self._tids: list[int] = []
 
-    def begin(self, now: float, valid_from: float, is_silent: bool, is_frozen: bool) -> Turn:
-        """Begin a look; the result holds for all threads in it. `is_silent`: the probe's ticks fail to come."""
+    def begin(
+        self, now: float, valid_from: float, is_silent: bool, is_frozen: bool, services: Collection[int] = ()
+    ) -> Turn:
+        """Begin a look; the result holds for all threads in it. `is_silent`: the probe's ticks fail to come.
+        `services`: threads that torch started for its process groups."""
         self._turn += 1
         self._tids = self._listed()
         present, clocks = {self.pid, *self._tids}, Clocks(now, time.time(), now)
         interpreter = self._condition() if is_silent and self._tick_thread else 0
-        return Turn(_clock_from(now), clocks, present, valid_from, interpreter, is_frozen)
+        return Turn(_clock_from(now), clocks, present, valid_from, interpreter, is_frozen, services)
 
     def look(self, main: Stat, now: float, turn: Turn) -> tuple[str, str]:
         """The name of a thread that moves while the main one does not, and the state that stands for the process."""
@@ -93,11 +97,25 @@ class ThreadLooks:
         _, tid, stat = max(found)
         return (stat.name if stat.name != main.name else f"{stat.name} (thread {tid})"), state
 
-    def facts(self, main: Stat) -> ThreadFacts:
-        """The facts of all threads, once the main one has been noted too."""
+    def facts(self, main: Stat, blocked: int = 0, links: Iterable[str] = ()) -> ThreadFacts:
+        """The facts of all threads, once the main one has been noted too. `blocked`: signals for which the script has a
+        handler, and that the main thread blocks. `links`: what the process has open."""
         present = {self.pid, *self._tids} - self.waits.left_out
         self.table.keep(present, max(main.threads - len(self._tids) - 1 - bool(self._tick_thread), 0))
-        return replace(self.table.facts(), outsider=self._host.sharers(self.pid))
+        outsider = self._host.sharers(self.pid) or self._by_ring(links) or self._by_signal(blocked)
+        return replace(self.table.facts(), outsider=outsider)
+
+    def _by_ring(self, links: Iterable[str]) -> str:
+        """An io_uring may wake a futex when a timer ends."""
+        return "an io_uring of the process, which may wake its threads" if _RING in links else ""
+
+    def _by_signal(self, signals: int) -> str:
+        """The kernel gives a signal to any thread that does not block it: its system call may end, whatever the main
+        thread blocks."""
+        for tid in sorted(set(self._tids) - self.waits.left_out) if signals else ():
+            if signals & ~parse_signals(read(f"{self._folder}/task/{tid}/status"), "SigBlk"):
+                return f"a signal that the script handles, which thread {tid} does not block"
+        return ""
 
     def _condition(self) -> int:
         """The condition of the interpreter's lock, which stays where it is: the probe's thread waits for no other."""

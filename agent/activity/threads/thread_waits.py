@@ -54,6 +54,8 @@ class Turn:
     interpreter: int = 0
     """`threads.condition_of` those who wait for the interpreter's lock, while the probe's ticks fail to come."""
     is_frozen: bool = False
+    services: Collection[int] = ()
+    """Threads that torch started for its process groups."""
 
 
 class Seen(NamedTuple):
@@ -142,7 +144,7 @@ class ThreadWaits:
         self._left_out &= there
         for tid, glance in glances.items():
             self._left_out.discard(tid)
-            if is_service(glance.stat.name) and glance.stat.state not in ("T", "t"):
+            if is_service(glance.stat.name, tid in turn.services) and glance.stat.state not in ("T", "t"):
                 self._left_out.add(tid)
                 self._known.pop(tid, None)
             else:

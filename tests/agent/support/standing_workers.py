@@ -67,7 +67,8 @@ class Workers:
         for rank, (name, reader) in enumerate(self._readers.items()):
             now_ns = time.monotonic_ns()
             sample = reader.sample(now_ns)._replace(rank=rank, standing=self.known.get(name))
-            found[name] = self.activities.attach(sample, reader.path, reader.tick_thread, now_ns / 1e9)
+            what = reader.path, reader.tick_thread, now_ns / 1e9, (0, 0), reader.handlers, reader.services
+            found[name] = self.activities.attach(sample, *what)
         self.activities.settle()
         return found
 

@@ -46,7 +46,7 @@ def test_a_diagnosis_is_asked_for_and_looked_at(facade: FakeFacade) -> None:
     path = "/api/v1/diagnose"
     answer = ask(facade, "POST", path, json={"nodes": ["node0"], "suite": "full"})
     assert (answer.status_code, answer.json()) == (201, {"id": "d1"})
-    assert facade.diagnosed == [{"nodes": ["node0"], "suite": "full", "tests": [], "busy": False}]
+    assert facade.diagnosed == [{"nodes": ["node0"], "suite": "full", "tests": [], "busy": False, "passes": 0}]
     TypeAdapter(list[http_diagnose.DiagnosisBrief]).validate_json(ask(facade, "GET", "/api/v1/diagnoses").content)
     http_diagnose.Diagnosis.model_validate_json(ask(facade, "GET", "/api/v1/diagnoses/d1").content)
     assert ask(facade, "GET", "/api/v1/diagnoses/d9").status_code == 404

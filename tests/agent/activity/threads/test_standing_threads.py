@@ -1,5 +1,6 @@
 """The agent's report of the threads of real processes that stand still, case by case."""
 
+import ctypes
 import os
 import signal
 import time
@@ -144,12 +145,31 @@ def test_operations_are_kept_and_their_threads_have_rows_of_their_own(tmp_path: 
 
 GLOO = f"""{NEW}
 import torch.distributed as dist
+from holdfast.agent.hooks import torch_hooks
+torch_hooks.install()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 names = set()
 while not {{"gloo_tcp_loop", "pt_gloo_runloop"}} <= names:  # threads name themselves, once they run
     names = {{open(f"/proc/self/task/{{tid}}/comm").read().strip() for tid in os.listdir("/proc/self/task")}}
 lock = threading.Lock(); lock.acquire()
 {READY}lock.acquire()
+"""
+
+
+OTHER_GLOO = f"""{LOCKED}
+def loop():
+    ctypes.CDLL(None).prctl(15, b"gloo_tcp_loop", 0, 0, 0)
+    select.epoll().poll()
+threading.Thread(target=loop, daemon=True).start()
+while not any("gloo" in open(f"/proc/self/task/{{tid}}/comm").read() for tid in os.listdir("/proc/self/task")): pass
+{READY}lock.acquire()
+"""
+BLOCKED = f"""{LOCKED}
+signal.signal(signal.SIGUSR2, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGUSR2}})
+"""
+RING = """
+ring = ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120))
 """
 
 
@@ -176,6 +196,39 @@ def test_gloos_threads_do_not_free_a_worker_from_a_lock(tmp_path: Path, monkeypa
         workers.start("stuck", GLOO)
         seen = workers.one(is_known)
         assert {one.state for one in threads_of(seen)} == {OWN}
+
+
+def test_a_thread_that_only_has_the_name_of_gloos_may_let_the_others_go_on(tmp_path: Path) -> None:
+    with working(tmp_path) as workers:
+        workers.start("stuck", OTHER_GLOO)
+        seen = workers.one(is_known)
+        assert {one.state for one in threads_of(seen)} == {OWN, OUTSIDE}
+
+
+def test_a_signal_that_the_main_thread_alone_blocks_may_end_what_another_waits_for(tmp_path: Path) -> None:
+    """Threads that were started before do not block it."""
+    with working(tmp_path) as workers:
+        workers.start("one", f"{BLOCKED}{READY}lock.acquire()")
+        workers.start("all", f"{NEW}{BLOCKED.replace(LOCKED, TAKEN)}{READY}lock.acquire()")
+        seen = workers.when(lambda sample: is_known(sample) and sample.standing is not None)
+    words = {name: [one.words for one in threads_of(one) if one.state is OUTSIDE] for name, one in seen.items()}
+    assert words["all"] == []
+    (said,) = words["one"]
+    assert said.startswith("a signal that the script handles, which thread ")
+
+
+def test_an_io_uring_may_wake_a_thread(tmp_path: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    ring = libc.syscall(425, 8, ctypes.create_string_buffer(120))
+    if ring < 0:
+        pytest.skip(f"no io_uring here: {os.strerror(ctypes.get_errno())}")
+    os.close(ring)
+    with working(tmp_path) as workers:
+        workers.start("ring", f"{LOCKED}{RING}{READY}lock.acquire()")
+        seen = workers.one(is_known)
+    assert [one.words for one in threads_of(seen) if one.state is OUTSIDE] == [
+        "an io_uring of the process, which may wake its threads"
+    ]
 
 
 def test_a_disturbance_starts_all_windows_again_and_no_time_of_it_counts_as_quiet(tmp_path: Path) -> None:

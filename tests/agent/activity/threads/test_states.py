@@ -137,8 +137,10 @@ def test_what_may_raise_out_of_a_wait(caught: list[int], has_timer: bool, words:
 
 
 def test_services_are_known_by_name_and_a_thread_that_runs_callbacks_by_how_it_waits() -> None:
-    assert all(is_service(name) for name in ("gloo_tcp_loop", "pt_tcpstore_uv", "NCCL Progress 0", "pt_nccl_watchdg"))
-    assert not any(is_service(name) for name in ("pt_gloo_runloop", "python", "pt_autograd_0", "cuda-EvtHandlr"))
+    assert all(is_service(name, True) for name in ("gloo_tcp_loop", "pt_tcpstore_uv", "pt_nccl_watchdg"))
+    assert not is_service("gloo_tcp_loop", False)  # of another copy of gloo
+    assert is_service("NCCL Progress 0", False)
+    assert not any(is_service(name, True) for name in ("pt_gloo_runloop", "python", "pt_autograd_0", "cuda-EvtHandlr"))
     by_gloo, by_python = call("futex", 64, 0x189, 0, 128), call("futex", 64, 0x89, 0, 128)
     assert is_of_operation("pt_gloo_runloop", by_gloo, 1790.0)
     assert not is_of_operation("pt_gloo_runloop", by_gloo, 30.0)

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -68,6 +69,10 @@ def configure(
     _logger.propagate = False
 
 
+_CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys, and JSON leaves as they are."""
+
+
 class _JsonLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -79,7 +84,8 @@ class _JsonLine(logging.Formatter):
         line |= {key: _plain(value) for key, value in getattr(record, "fields", {}).items()}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class _ConsoleLine(logging.Formatter):

@@ -78,7 +78,7 @@ def test_a_diagnosis_is_asked_for_twice(held: Served, watched: Watched) -> None:
     page.get_by_role("button", name="Diagnose node1").click()
     page.get_by_role("button", name="Really? The job is slower meanwhile").click()
     expect(page.locator("#health-answer")).to_have_text("diagnosis d1 of node1 started: see Nodes")
-    assert held.facade.diagnosed == [{"nodes": ["node1"], "suite": "quick", "tests": [], "busy": True}]
+    assert held.facade.diagnosed == [{"nodes": ["node1"], "suite": "quick", "tests": [], "busy": True, "passes": 0}]
 
 
 def test_stacks_are_one_click_away(held: Served, watched: Watched) -> None:

@@ -155,7 +155,7 @@ def test_actions_ask_twice_and_say_what_came_of_it(served: Served, watched: Watc
     assert served.facade.diagnosed == []
     page.get_by_role("button", name="Really diagnose node1?").click()
     expect(answer).to_have_text("diagnosis d1 started")
-    assert served.facade.diagnosed == [{"nodes": ["node1"], "suite": "quick", "tests": [], "busy": False}]
+    assert served.facade.diagnosed == [{"nodes": ["node1"], "suite": "quick", "tests": [], "busy": False, "passes": 0}]
     expect(page.locator("#diagnoses")).to_contain_text("node0 failed")
     page.locator("#diagnoses summary").first.click()
     expect(page.locator("#diagnoses table")).to_contain_text("gemm")

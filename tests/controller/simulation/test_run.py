@@ -79,7 +79,7 @@ def test_orphans_that_are_ended_stop_no_training() -> None:
 def test_a_node_that_was_given_up_while_cut_off_ends_its_workers_before_others_begin() -> None:
     """All hosts are cut off in the middle of a stop; when they are back, one has been evicted and still trains."""
     shape = ClusterShape(nodes=6, spares=2, gpus=2, step=2.0, start=0.6, restore=0.6, checkpoint=600.0)
-    found = simulate(shape, 2423, days=0.03, rate=15_000.0 * RATES["llama3"], hurry=15_000.0)
+    found = simulate(shape, 2423, days=0.032, rate=15_000.0 * RATES["llama3"], hurry=15_000.0)
     assert found.state == "running"
 
 

@@ -21,6 +21,15 @@ def test_json_lines_are_strict_json() -> None:
     assert (line["rank"], line["loss"], line["ages"]) == (3, None, [1.0, "inf"])
 
 
+def test_json_lines_hold_no_character_that_a_terminal_obeys() -> None:
+    said = "a\x1b[31m\x9b1m\u202e\x7f"
+    stream = written({"HOLDFAST_LOG_FORMAT": "json"})
+    log.event("said", what=said)
+    line = stream.getvalue().removesuffix("\n")
+    assert line.isprintable()
+    assert json.loads(line)["what"] == said
+
+
 def test_console_lines_cannot_be_forged() -> None:
     stream = written({"HOLDFAST_LOG_FORMAT": "console"})
     log.event("line", text="a\n12:00:00 E fake", plain="word", empty="", number=1.23456789)

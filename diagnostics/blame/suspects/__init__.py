@@ -1,1 +1,0 @@
-"""Which ranks may be slow themselves: what each took, beside its peers."""

@@ -29,7 +29,7 @@ class Sampler:
 class Reader:
     """A worker of which the agent was away for too long."""
 
-    job, rank, lost, path, tick_thread, events, handlers = "j", 3, 7, "", 0, (0, 0), 0
+    job, rank, lost, path, tick_thread, events, handlers, services = "j", 3, 7, "", 0, (0, 0), 0, frozenset[int]()
 
     def new_steps(self) -> list[t.StepRecord]:
         return []

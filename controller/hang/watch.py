@@ -14,6 +14,7 @@ from holdfast.controller.hang.connectivity import Connectivity
 from holdfast.controller.hang.pauses import PauseWatch
 from holdfast.controller.hang.places import Places, has_stepped
 from holdfast.controller.hang.stack_dumps import StackDumps
+from holdfast.controller.job import policy
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
@@ -76,6 +77,8 @@ class HangWatch:
             return actions  # a node that is cut off explains it better than the wait-for graph
         stacks = [] if since is None else self.stacks.of_standstill(job.generation, since)
         found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)
+        if self.c.ending_since(now) is not None:  # what waits for itself then is left to `--exit-limit`
+            found = [one for one in found if not policy.is_own_wait(one)]
         if found:
             # Stacks are gone once the workers are.
             self._dead = _Dead(job.generation, now.mono, found, self._moved_at(found))

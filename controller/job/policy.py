@@ -14,6 +14,7 @@ from holdfast.controller.detectors.base.table import FindingRow, rows
 from holdfast.controller.state.incidents import Finding
 from holdfast.controller.state.model import Instant, Job, Options
 from holdfast.diagnostics.hang.graph import Reason
+from holdfast.diagnostics.hang.proof import Cause
 from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
 
@@ -284,6 +285,11 @@ def is_pause(cause: Finding) -> bool:
     return cause.evidence.get("life") in _PAUSES
 
 
+def is_own_wait(cause: Finding) -> bool:
+    """Is it about ranks that wait for themselves alone, and for no rank that has left?"""
+    return cause.kind is t.FindingKind.WORKER_HANG and cause.evidence.get("reason") in _OWN
+
+
 def is_network_wait(cause: Finding) -> bool:
     """Is it about ranks that were connecting, or whose operation all had entered? What they wait for is the network's,
     or comes late from elsewhere."""
@@ -313,4 +319,5 @@ def counts_against(cause: Finding) -> bool:
 
 
 _PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.HELD, Liveness.UNKNOWN)
+_OWN = (Cause.LOCK, Cause.DEADLINE)
 _NETWORK = (Reason.TRANSFER, "connecting")

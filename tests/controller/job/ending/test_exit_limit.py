@@ -47,6 +47,19 @@ def test_a_rank_that_joins_a_thread_for_ever_is_stopped_at_the_limit_and_the_job
     assert not [i for i in v.incidents if i.action != "alert"]
 
 
+def test_nor_is_it_restarted_where_its_threads_prove_that_it_never_ends() -> None:
+    v = Virtual(options=LIMITS)
+    v.submit()
+    v.run(3.0)
+    for rank in range(8):
+        v.exit(rank, code=0) if rank else setattr(v.worker(rank), "stopped_at", v.now)
+    v.run(13.0)
+    assert is_over(v) == (JobStatus.RUNNING, None, 1, 0)
+    v.run(4.0)
+    assert is_over(v) == (JobStatus.FINISHED, 0, 1, 0)
+    assert not [i for i in v.incidents if i.action != "alert"]
+
+
 def test_also_where_one_of_many_has_left_and_the_job_sets_the_limit_itself() -> None:
     v = ending(left=(3,), limits={"exit_limit": 25.0})
     v.run(23.0)

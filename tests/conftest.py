@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast.agent.forkserver.fork_from import VARIABLE
+from holdfast.cli.local import ports
 from holdfast.trainer.determinism import fix_products
-from tests import ports
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
 from tests.fork_source import fork_source
 

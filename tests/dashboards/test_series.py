@@ -18,13 +18,13 @@ import yaml
 
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
+from holdfast.cli.local.ports import free_port
 from holdfast.controller.http.metrics import CONTENT_TYPE, Metrics
 from holdfast.controller.http.metrics_text import HELP
 from holdfast.dashboards.boards import BOARDS
 from holdfast.dashboards.spec import MOST_SERIES
 from tests.agent.support.fake_nvml import Board, FakeNvml
 from tests.controller.support.fake_facade import FakeFacade
-from tests.ports import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [

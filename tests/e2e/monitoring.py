@@ -16,12 +16,12 @@ import grpc
 import httpx
 import yaml
 
+from holdfast.cli.local.ports import free_port
 from holdfast.dashboards.export import Places, write
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.e2e.daemons import Json, plain_get, wait_for
-from tests.ports import free_port
 
 PROMETHEUS, ALERTMANAGER = shutil.which("prometheus"), shutil.which("prometheus-alertmanager")
 

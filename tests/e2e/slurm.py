@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.cli.local.ports import free_ports
 from tests.e2e.daemons import wait_for
-from tests.ports import free_ports
 
 TOOLS = ("munged", "slurmctld-wlm", "slurmd-wlm", "scontrol", "sinfo", "srun")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]

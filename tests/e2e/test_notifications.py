@@ -11,10 +11,10 @@ import yaml
 
 from holdfast.base.errors import Unavailable
 from holdfast.cli.local.cluster import LocalCluster
+from holdfast.cli.local.ports import free_port
 from tests.controller.alerts.test_send import Web, serving
 from tests.e2e import monitoring
 from tests.e2e.daemons import SMALL_MODEL, Commands, Json, plain_get, wait_for
-from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.slow,

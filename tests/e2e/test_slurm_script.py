@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.local import leftovers
+from holdfast.cli.local.ports import free_ports
 from tests.e2e import slurm
 from tests.e2e.daemons import ROOT, Commands, wait_for
-from tests.ports import free_ports
 
 pytestmark = [
     pytest.mark.slow,

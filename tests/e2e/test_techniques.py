@@ -155,20 +155,20 @@ def test_every_step_has_the_loss_of_a_calm_job(
                 _check_alive(cluster)
                 return len(lines_of(path)) > before + 3
 
-            wait_for(went_on, DEADLINE_S, lambda: (kind, client.job()))  # noqa: B023
+            wait_for(went_on, DEADLINE_S, lambda: (kind, _job(cluster)))  # noqa: B023
             kill(cluster, kind)
             if kind in ("first rank", "last rank"):
                 generation = 2 if kind == "first rank" else 3
-                wait_for(lambda: _generation(cluster) >= generation, DEADLINE_S, client.job)  # noqa: B023
+                wait_for(lambda: _generation(cluster) >= generation, DEADLINE_S, lambda: _job(cluster))  # noqa: B023
         end = len(lines_of(path))
-        wait_for(lambda: len(lines_of(path)) > end + 3, DEADLINE_S, client.job)
+        wait_for(lambda: len(lines_of(path)) > end + 3, DEADLINE_S, lambda: _job(cluster))
     finally:
         wait_for(lambda: _generation(cluster) > 0, 60)  # the controller may only be coming back
         stop_job(client)
     struck = lines_of(path)
     last = max(line["step"] for line in struck)
     path = submit(cluster, technique, tmp_path / "calm", cache, steps=last + 1)
-    wait_for(lambda: client.job()["state"] in ("finished", "failed"), DEADLINE_S, client.job)  # type: ignore[index]
+    wait_for(lambda: client.job()["state"] in ("finished", "failed"), DEADLINE_S, lambda: _job(cluster))  # type: ignore[index]
     calm = {line["step"]: line["loss"] for line in lines_of(path)}
     print(f"{technique}: {len(struck)} steps were computed, to step {last}, loss {calm[last]:.4f}")
     assert len(set(calm.values())) == last + 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.simulated_spans import Culprit, simulate
 from benchmarks.simulated_spans import Job as SimulatedJob
+from holdfast.cli.local.ports import free_port
 from holdfast.controller.alerts.book import Book
 from holdfast.controller.alerts.formats import Message, message_of
 from holdfast.controller.alerts.notice import Stage
@@ -29,7 +30,6 @@ from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
 from tests.controller.support.stage import make_shell
 from tests.controller.support.virtual import Virtual
-from tests.ports import free_port
 
 ADDRESS = "http://controller:7070"
 

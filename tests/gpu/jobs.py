@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.local.ports import free_ports
 from tests.gpu.conftest import SCRIPTS, Child, Start, one_gpu_environments
-from tests.ports import free_ports
 
 Row = dict[str, Any]
 TEXT = "".join(f"line {i}: {i * i % 97} sheep and {i % 7} goats, {i * 31 % 1009} of them at sea\n" for i in range(4000))

@@ -14,9 +14,9 @@ from holdfast.agent.activity import nccl_ras
 from holdfast.agent.activity.nccl_ras import RasStatus
 from holdfast.agent.activity.operations import NcclOperations
 from holdfast.agent.activity.ras_thread import NAME, RasThread
+from holdfast.cli.local.ports import free_ports
 from tests.conftest import Until
 from tests.gpu.conftest import Child, OneGpuHosts, Start
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 

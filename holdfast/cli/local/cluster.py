@@ -24,6 +24,7 @@ from holdfast.cli.common import interrupts
 from holdfast.cli.common.client import Client
 from holdfast.cli.local import leftovers
 from holdfast.cli.local.daemon import LocalDaemon
+from holdfast.cli.local.ports import free_ports
 
 RESTART_DELAY_S = 0.3
 POLL_S = 0.05
@@ -107,15 +108,15 @@ class LocalCluster:
         deadline = time.monotonic() + timeout
         private.state_folder(self.state_dir)
         self._keeper.start()
+        # Clients expect the controller at the same address after its restart.
+        grpc, http = free_ports(2)
         controller = LocalDaemon(
-            "controller", self._controller_argv("0", str(self._http_port)), self._env, self.state_dir
+            "controller", self._controller_argv(grpc, self._http_port or http), self._env, self.state_dir
         )
         self._begin(controller)
         with interrupts.allowed():
             addresses = controller.wait_ready(deadline)
         self.grpc, self.http = addresses["grpc"], addresses["http"]
-        # Clients expect the controller at the same address after its restart.
-        controller.argv = self._controller_argv(self.grpc.rpartition(":")[2], self.http.rpartition(":")[2])
         shared = {} if self._env.get(VARIABLE) else self._shared_imports()
         for name in self.node_names:
             env = self._env | (shared if name != self.node_names[0] else {})
@@ -206,7 +207,9 @@ class LocalCluster:
             log.warning("daemon_died", name=daemon.name, code=daemon.code)
             # Until the cluster is up each death counts: on a starved host even a start that fails takes its time.
             deaths = daemon.quick_deaths() if self._is_up else daemon.starts
-            if daemon.code == 2 or deaths >= QUICK_DEATHS or not self.http:
+            # What came up once was started as it should be: then it is the world that refuses it, a port for one.
+            is_refused = daemon.code == 2 and not self._is_up
+            if is_refused or deaths >= QUICK_DEATHS or not self.http:
                 self.failure = f"{daemon.name} does not stay up: {daemon.last_words()}"
             else:
                 due[daemon.name] = now + RESTART_DELAY_S
@@ -227,8 +230,8 @@ class LocalCluster:
             time.sleep(POLL_S)
         raise HoldfastError(f"not healthy in time: {', '.join(missing)}; logs lie in {self.state_dir / 'logs'}")
 
-    def _controller_argv(self, grpc_port: str, http_port: str) -> list[str]:
-        ports = ["--grpc-port", grpc_port, "--http-port", http_port]
+    def _controller_argv(self, grpc_port: int, http_port: int) -> list[str]:
+        ports = ["--grpc-port", str(grpc_port), "--http-port", str(http_port)]
         state = ["--state-dir", str(self.state_dir / "controller")]
         return [*self._command, "controller", *ports, *state, *self._controller_flags]
 

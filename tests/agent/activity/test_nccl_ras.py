@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from holdfast.agent.activity.nccl_ras import PATIENCE_S, Absent, RasMember, TooLong, ask, parse_json, parse_text
 from holdfast.agent.activity.operations import NcclOperations
 from holdfast.base.errors import ProtocolError, Unavailable
+from holdfast.cli.local.ports import free_port
 from tests.agent.support.fake_ras import FakeRas, serve
-from tests.ports import free_port
 
 PATIENT = 30.0
 """Seconds, where an answer is certain to come."""

@@ -30,9 +30,9 @@ from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import PORT, peer_file
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.rate import Pace
+from holdfast.cli.local.ports import free_port
 from tests.checkpoint.support.daemons import SECRET, DaemonProcess, Start, Worker, big, talk, until
 from tests.checkpoint.support.jobs import layout_of
-from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 

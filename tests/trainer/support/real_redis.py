@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from holdfast.cli.local.ports import free_port
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +35,13 @@ def workers(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in folder.glob("node*/worker")]
 
 
+def answers(cluster: LocalCluster) -> bool:
+    try:
+        return len(cluster.client.nodes()) == 1
+    except Unavailable:
+        return False
+
+
 def test_it_comes_up_and_ends_whole(tmp_path: Path, until: Until) -> None:
     with LocalCluster(tmp_path, nodes=2, slots=4, command=FAKE, env=ENV) as cluster:
         assert {node["name"] for node in cluster.client.nodes()} == {"node0", "node1"}
@@ -55,19 +63,29 @@ def test_only_the_first_agent_imports_torch(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_daemon_that_dies_is_started_again_where_it_was(tmp_path: Path, until: Until) -> None:
-    def answers() -> bool:
-        try:
-            return len(cluster.client.nodes()) == 1
-        except Unavailable:
-            return False
-
     with LocalCluster(tmp_path, command=FAKE, env=ENV) as cluster:
         before, address = cluster.pids(), cluster.http
         cluster.kill_controller()
         os.kill(before["node0"], signal.SIGKILL)
         until(lambda: not set(before.values()) & set(cluster.pids().values()))
-        until(answers)
+        until(lambda: answers(cluster))
         assert cluster.http == address
+        assert not cluster.failure
+
+
+def test_a_controller_comes_back_to_a_port_that_another_process_had_for_a_while(tmp_path: Path, until: Until) -> None:
+    """The kernel gives ports away while nothing listens there."""
+    with LocalCluster(tmp_path, command=FAKE, env=ENV) as cluster:
+        controller = cluster._daemons[0]
+        starts = controller.starts
+        cluster.kill_controller()
+        until(lambda: not alive(controller.pid) or controller.starts > starts)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", int(cluster.http.rpartition(":")[2])))
+            other.listen()
+            until(lambda: controller.starts > starts + 1 and controller.ended())
+        until(lambda: answers(cluster))
         assert not cluster.failure
 
 

@@ -14,6 +14,7 @@ from clicks import data_of, expected_fetches, run_of, train
 from real_redis import redis_server
 
 from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.cli.local.ports import free_port
 from holdfast.cli.main import main
 from holdfast.trainer.embeddings.criteo import write_zipf
 from holdfast.trainer.embeddings.servers import redis_rows, snapshots
@@ -23,7 +24,6 @@ from holdfast.trainer.embeddings.servers.redis_rows import RedisRows
 from holdfast.trainer.embeddings.servers.rows import MemoryRows
 from holdfast.trainer.embeddings.servers.server import Server
 from holdfast.trainer.embeddings.servers.tables import Spec, Tables
-from tests.ports import free_port
 
 redis = pytest.importorskip("redis")
 KEYS = as_keys([3, (1 << 40) + 7, 1, (1 << 63) + 5])

@@ -21,13 +21,13 @@ import pytest
 from holdfast.base.errors import HoldfastError, Unavailable, UsageError
 from holdfast.base.retry import Backoff
 from holdfast.checkpoint.errors import PartInvalid
+from holdfast.cli.local.ports import free_port
 from holdfast.trainer.embeddings.servers import snapshots
 from holdfast.trainer.embeddings.servers.keys import as_keys, dtype_of, first_values, server_of
 from holdfast.trainer.embeddings.servers.link import Link, accept, ask, connect
 from holdfast.trainer.embeddings.servers.server import Server
 from holdfast.trainer.embeddings.servers.stream import Stream
 from holdfast.trainer.embeddings.servers.tables import Spec
-from tests.ports import free_port
 
 SECRET = b"0123456789abcdef"
 SPEC = Spec(2, 4, "float64", 1, 0)

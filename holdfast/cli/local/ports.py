@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts in a moment."""
+"""Ports for servers that are started in a moment, and again at the same port when they have died."""
 
 import random
 import socket
@@ -7,9 +7,9 @@ from pathlib import Path
 FIRST = 12_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _BELOW = min(int(_RANGE.read_text().split()[0]), 32_768) if _RANGE.exists() else 32_768
-"""From here on the kernel gives ports to whoever connects, or asks for any: between the look and the server's start it
-would give this one to another test."""
-_random = random.SystemRandom()  # tests with a seed, side by side, would all get the same
+"""From here on the kernel gives ports to whoever connects, or asks for any: while a server is down it may give this one
+to another process, even to a client of that server."""
+_random = random.SystemRandom()  # programs with a seed, side by side, would all get the same
 
 
 def free_port() -> int:

@@ -1,12 +1,14 @@
 """How often blame names a rank where none is slow: windows of quiet training, simulated and real.
 
-python benchmarks/blame_quiet.py [--json] [--windows 1000] [--run SECONDS [--worlds 4 8] [--width 64] [--keep FOLDER]]
-    [--spans FOLDER...] [--steps 40 60] [--chance P...]
+python benchmarks/blame_quiet.py [--json] [--windows 1000] [--slow 30] [--run SECONDS [--worlds 4 8] [--width 64]
+    [--keep FOLDER]] [--spans FOLDER...] [--steps 40 60] [--chance P...]
 
 --windows: so many simulated windows of 40 steps, of eight ranks of one stage and of two stages whose ranks wait for
-their processors. --run: a script of DDP that knows nothing of us, under the hooks, with steps of milliseconds, for so
-long each; its spans are cut into windows. --spans: the same of what is on disk already (a job's folder, quiet from end
-to end). --chance: instead of the default, to compare. A plan's imbalance names no rank.
+their processors; and of 100 steps of three ranks of DDP beside other programs, which take a fifth, or most, of a step.
+--slow: so many of the latter with each kind of a slow rank. --run: a script of DDP that knows nothing of us, under the
+hooks, with steps of milliseconds, for so long each; its spans are cut into windows. --spans: the same of what is on
+disk already (a job's folder, quiet from end to end). --chance: instead of the default, to compare. A plan's imbalance
+names no rank.
 """
 
 import os
@@ -22,6 +24,7 @@ from simulated_spans import Job, simulate
 
 from holdfast.agent.probe_file import layout as probe_layout
 from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.controller.simulation.ddp_spans import DdpJob, Extra, spans_of
 from holdfast.diagnostics.blame.model import Culprit, Limits
 from holdfast.diagnostics.blame.report import blame_of
 from holdfast.diagnostics.files import span_files
@@ -35,6 +38,17 @@ from holdfast.wire.plans import encode_plan
 JOBS = {
     "simulated 1x8x1": Job(1, 8, 1, micro_batches=4, noise=0.03, measures_cpu=True),
     "simulated 2x2x2, late wakeups": Job(2, 2, 2, micro_batches=4, noise=0.03, wakeup=0.001, measures_cpu=True),
+}
+BUSY = {
+    "simulated DDP, 3 ranks, busy host": DdpJob(load=0.02),
+    "simulated DDP, 3 ranks, very busy host": DdpJob(load=0.06, computes=0.9),
+    "simulated DDP, 3 ranks, busy host whose kernel does not count it": DdpJob(load=0.02, counts_delay=False),
+}
+SLOW = {
+    "5 ms asleep in forward": Extra(1, "forward", 0.005),
+    "5 ms more computation in backward": Extra(2, "backward", 0.005, computes=True),
+    "200 ms asleep in each tenth forward": Extra(1, "forward", 0.2, every=10),
+    "30 ms asleep in the optimizer": Extra(0, "optimizer", 0.03),
 }
 WARM = 20
 """Steps at a job's beginning that are in no window."""
@@ -52,6 +66,25 @@ def simulated(job: Job, count: int, steps: int = 40) -> Iterator[Window]:
     for seed in range(count):
         table, plan = simulate(job, [], steps, 10_000 + seed)
         yield table, JobShape("job", "job", ("n0", "n1"), 4, encode_plan(plan))
+
+
+def simulated_ddp(job: DdpJob, count: int, extras: tuple[Extra, ...] = ()) -> Iterator[Window]:
+    for seed in range(count):
+        yield spans_of(job, extras, 20_000 + seed), JobShape("job", "job", ("n0",), job.ranks)
+
+
+def slow(name: str, job: DdpJob, extra: Extra, count: int) -> Json:
+    """How many windows name the rank and its place, the rank only, and another rank."""
+    right = rank_only = wrong = 0
+    for table, shape in simulated_ddp(job, count, (extra,)):
+        blame = blame_of(table, shape)
+        found = [] if blame is None else [c for c in blame.culprits if c.rank >= 0]
+        mine = [c for c in found if c.rank == extra.rank]
+        is_right = any(c.what == extra.part and (extra.every == 1) == (c.every == 0) for c in mine)
+        right += is_right
+        rank_only += bool(mine) and not is_right
+        wrong += len(mine) < len(found)
+    return {"name": name, "windows": count, "right": right, "rank_only": rank_only, "wrong": wrong}
 
 
 def windows(table: SpanTable, shape: JobShape, steps: int) -> Iterator[Window]:
@@ -110,6 +143,7 @@ def judged(name: str, some: Iterable[Window], chances: list[float]) -> Json:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--windows", type=int, default=0, help="simulated windows of each kind")
+    options.add_argument("--slow", type=int, default=0, help="simulated windows with each kind of a slow rank")
     options.add_argument("--run", type=float, default=0.0, metavar="SECONDS", help="of a real quiet script")
     options.add_argument("--worlds", type=int, nargs="*", default=[4, 8], help="ranks of the script, one run each")
     options.add_argument("--width", type=int, default=64, help="of its layers")
@@ -119,6 +153,12 @@ def main() -> None:
     options.add_argument("--chance", type=float, nargs="*", default=[Limits().chance], help="instead of the default")
     given = options.parse_args()
     results = [judged(name, simulated(job, given.windows), given.chance) for name, job in JOBS.items() if given.windows]
+    results += [judged(n, simulated_ddp(job, given.windows), given.chance) for n, job in BUSY.items() if given.windows]
+    for name, job in BUSY.items() if given.slow else ():
+        for what, extra in SLOW.items():
+            row = slow(f"{what}; {name}", job, extra, given.slow)
+            print(*(f"{key} {value}," for key, value in row.items()), file=sys.stderr)
+            results.append(row)
     quiet = [(str(folder), span_files.read(folder)) for folder in given.spans]
     for world in given.worlds if given.run else []:
         with scratch() as folder:
@@ -137,6 +177,7 @@ def main() -> None:
             *(f"{n}: {[whom[0][:5] for whom in r['whom'][chance]]}" for chance, n in r["named"].items()),
         )
         for r in results
+        if "named" in r
     ]
     finish({"results": results}, given.json, ("quiet", "windows", *(f"named at {c}" for c in given.chance)), rows)
 

@@ -52,6 +52,9 @@ class Culprit(BaseModel):
     victims: int
     text: str = Field(description="Summary in one line.")
     works: dict[str, float] = Field(default={}, description="Ratio over its peers by each work that is too slow.")
+    where: str = Field(default="", description="Of time outside of all spans: between which two.")
+    every: float = Field(default=0.0, description="It takes longer in one of so many steps; 0: in all.")
+    burst_s: float = Field(default=0.0, description="By so much in one of these.")
     by_design: bool = Field(
         default=False, description="Since the job's first steps, so caused by the program: for information."
     )

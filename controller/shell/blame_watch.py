@@ -268,7 +268,7 @@ def straggler_finding(culprit: Culprit, blame: Blame, shape: JobShape, judged: J
             "slowness": culprit.kind.value, "what": culprit.what, "peer": culprit.peer,
             "ratio": None if math.isnan(culprit.ratio) else culprit.ratio, "cost_s": culprit.cost_s,
             "induced_s": culprit.induced_s, "step_s": blame.step_s, "steps": [blame.first, blame.last],
-            "by_design": judged.is_design,
+            "by_design": judged.is_design, "every": culprit.every,
         },
     )  # fmt: skip
 

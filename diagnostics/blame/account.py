@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.peers import nanmean
-from holdfast.diagnostics.blame.samples import computes
+from holdfast.diagnostics.blame.suspects.peers import nanmean
+from holdfast.diagnostics.blame.suspects.samples import computes
 from holdfast.diagnostics.blame.whatif import joined, stripped
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.replay import Measured, Variant, replay
@@ -91,24 +91,31 @@ class AccountBook:
         self._count = culprits
         self._spans: list[Floats] = []
         self._waits: list[Floats] = []
+        self._weights: list[float] = []
         self.works: list[Floats] = []
         """Of each step (columns,): seconds of computation of each column."""
 
-    def add(self, graph: Graph, seen: Measured, culprits: Sequence[Variant]) -> None:
-        """`culprits`: by each, what is different without it."""
+    def add(self, graph: Graph, seen: Measured, culprits: Sequence[Variant], weight: float = 1.0) -> None:
+        """`culprits`: by each, what is different without it. `weight`: how many steps it stands for."""
         assert len(culprits) == self._count
         removed = [culprits[: n + 1] for n in range(self._count)]
         removed += [culprits[n:] for n in range(self._count - 1, 0, -1)]
         rest, works = stripped(graph, seen, culprits, around_of(graph))
         played = replay(graph, seen, [Variant({}, {}, {}), *(joined(graph, seen, some) for some in removed), *rest])
-        began = np.nanmedian(np.concatenate([column.begin for column in graph.columns]))
+        began = np.nanmax(np.concatenate([column.begin for column in graph.columns]))
         self._spans.append(np.fmax(played.makespan() - began, 0.0))
         self._waits.append(np.concatenate(played.waits, axis=1))
         self.works.append(works)
+        self._weights.append(weight)
+
+    def mean_works(self) -> Floats:
+        """(columns,): seconds of computation."""
+        found: Floats = np.average(self.works, axis=0, weights=self._weights)
+        return found
 
     def job(self, step_s: float, is_uneven: bool = False) -> JobAccount:
         """Of a step of this length: the steps that were added need not be all. `is_uneven`: the plan is a culprit."""
-        spans = np.mean(self._spans, axis=0)
+        spans = np.average(self._spans, axis=0, weights=self._weights)
         spans = spans * (step_s / spans[0] if spans[0] > 0 else 0.0)
         alike, even, free, bare = (float(span) for span in spans[-4:])
         imbalance = min(max(alike - even, 0.0), bare) if is_uneven else 0.0
@@ -124,11 +131,12 @@ class AccountBook:
 
     def saved_by_balance(self) -> float:
         """Seconds by which the steps would be shorter if all stages had the same work."""
-        return float(np.mean([spans[-4] - spans[-3] for spans in self._spans]))
+        saved = [spans[-4] - spans[-3] for spans in self._spans]
+        return float(np.average(saved, weights=self._weights))
 
     def ranks(self, compute_s: Floats, other_s: Floats, wait_s: Floats, transfer_s: Floats) -> RankAccount:
         """Given what was measured of all steps, (ranks,): its waiting, taken apart."""
-        waits = nanmean(np.stack(self._waits))
+        waits = nanmean(np.stack(self._waits), np.array(self._weights))
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(waits[0] > 0, 1 / waits[0], 0.0)
         each = np.nan_to_num(np.clip(self._shared(waits) * share, 0.0, 1.0))

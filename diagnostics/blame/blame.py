@@ -19,14 +19,17 @@ from holdfast.diagnostics.blame.account import AccountBook, JobAccount, RankAcco
 from holdfast.diagnostics.blame.account_text import Entries
 from holdfast.diagnostics.blame.model import BlameSuspect, Culprit, Limits, Slowness
 from holdfast.diagnostics.blame.path import PathPart, critical_path
-from holdfast.diagnostics.blame.peers import compare, nanmean
-from holdfast.diagnostics.blame.samples import BlameSamples, computes
-from holdfast.diagnostics.blame.suspects import suspects
-from holdfast.diagnostics.blame.threads import Threads
+from holdfast.diagnostics.blame.suspects.bursts import bursty
+from holdfast.diagnostics.blame.suspects.peers import compare, nanmean
+from holdfast.diagnostics.blame.suspects.places import gap_of
+from holdfast.diagnostics.blame.suspects.samples import BlameSamples, computes
+from holdfast.diagnostics.blame.suspects.suspects import suspects
+from holdfast.diagnostics.blame.suspects.threads import Threads
 from holdfast.diagnostics.blame.whatif import part_of, without_suspect
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.replay import Measured, measured
+from holdfast.diagnostics.steps.shape import OTHER
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -82,22 +85,43 @@ def analyse(
     for graph, parts in zip(whole, seen, strict=True):
         for c, column in enumerate(samples[: len(graph.columns)]):
             column.add(graph, parts, c, by_element=len(whole) < 8)
-    chosen = np.unique(np.linspace(0, len(whole) - 1, min(limits.replays, len(whole))).round().astype(int))
-    found = suspects(whole[0], samples, float(lengths.mean()), limits, garbage, threads)
-    return _judged(whole, seen, lengths, [int(i) for i in chosen], found, samples, shape, limits)
+    if threads is not None:
+        threads = threads.of([graph.step for graph in whole])
+    quiet_s = float(np.quantile(lengths, 0.1))
+    found = suspects(whole[0], samples, float(lengths.mean()), limits, garbage, threads, quiet_s)
+    found += bursty(whole, samples, float(np.median(lengths)), limits, garbage, threads)
+    found = sorted(found, key=lambda s: -s.self_s)[: limits.candidates]
+    for s in found:
+        if OTHER in s.works:
+            s.where = gap_of((graph.columns[s.column] for graph in whole), s.lane)
+    return _judged(whole, seen, lengths, _replayed(whole, found, limits.replays), found, samples, shape, limits)
+
+
+def _replayed(whole: list[Graph], accused: list[BlameSuspect], most: int) -> list[tuple[int, float]]:
+    """Which steps to play again, and how many each stands for: evenly spread, of steps with bursts as many as of
+    others."""
+    bursts = {step for s in accused if s.bursts is not None for step in s.bursts.seconds}
+    kinds = [[i for i, graph in enumerate(whole) if (graph.step in bursts) == is_burst] for is_burst in (False, True)]
+    kinds = [places for places in kinds if places]
+    found = []
+    for places in kinds:
+        spread = np.linspace(0, len(places) - 1, min(most // len(kinds), len(places))).round().astype(int)
+        chosen = np.unique(spread).tolist()
+        found += [(places[n], len(places) / len(chosen)) for n in chosen]
+    return sorted(found)
 
 
 def _length(graph: Graph) -> float:
     ends = np.concatenate([column.at[-1] for column in graph.columns])
     begins = np.concatenate([column.begin for column in graph.columns])
-    return float(np.nanmax(ends) - np.nanmedian(begins))
+    return float(np.nanmax(ends) - np.nanmax(begins))  # of both the last rank: all lengths together are the time
 
 
 def _judged(
     whole: list[Graph],
     seen: list[Measured],
     lengths: Floats,
-    chosen: list[int],
+    chosen: list[tuple[int, float]],
     accused: list[BlameSuspect],
     samples: list[BlameSamples],
     shape: JobShape,
@@ -109,9 +133,9 @@ def _judged(
     place = {int(rank): i for i, rank in enumerate(ranks)}
     step_s, count = float(lengths.mean()), len(accused)
     book = AccountBook(count)
-    for i in chosen:
-        book.add(whole[i], seen[i], [without_suspect(whole[i], seen[i], s) for s in accused])
-    works, saved = np.mean(book.works, axis=0), book.saved_by_balance()
+    for i, weight in chosen:
+        book.add(whole[i], seen[i], [without_suspect(whole[i], seen[i], s) for s in accused], weight)
+    works, saved = book.mean_works(), book.saved_by_balance()
     is_uneven = len(works) > 1 and works.max() >= limits.imbalance * works.mean() and saved > 0.02 * step_s
     account = book.job(step_s, is_uneven)
     parts = _parts(whole, seen, book, order)
@@ -130,7 +154,9 @@ def _judged(
         culprits.append(
             Culprit(
                 s.kind, rank, others[0] if len(others) == 1 else -1, what, s.ratio, s.z, peers, s.self_s, cost,
-                induced, victims, works={role: 1 / (1 - share) for role, share in s.works.items()},
+                induced, victims, works={role: 1 / (1 - share) for role, share in s.works.items()}, where=s.where,
+                every=s.bursts.every if s.bursts is not None else 0.0,
+                burst_s=s.bursts.usual if s.bursts is not None else 0.0,
             )
         )  # fmt: skip
     if is_uneven:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.peers import compare, nanmean
+from holdfast.diagnostics.blame.suspects.peers import compare, nanmean
 from holdfast.diagnostics.steps.graph import Column, Graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.replay import Measured, measured

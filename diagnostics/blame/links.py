@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame.model import BlameSuspect, Limits, Slowness, SlowTransfer
-from holdfast.diagnostics.blame.peers import compare, nanmedian
-from holdfast.diagnostics.blame.samples import BlameSamples
+from holdfast.diagnostics.blame.suspects.peers import compare, nanmedian
+from holdfast.diagnostics.blame.suspects.samples import BlameSamples
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.shape import Meeting
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import median
 
 
 class Slowness(StrEnum):
@@ -53,6 +54,10 @@ class Limits:
     """Standard errors."""
     between: float = 0.03
     """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
+    burst: float = 0.1
+    """Share of the step that a rank takes longer in single steps, at least, to be looked at as bursts."""
+    bursts: float = 0.02
+    """Share of all steps that they take together."""
     candidates: int = 8
     """Most suspects that are tried."""
     replays: int = 16
@@ -77,6 +82,29 @@ class BlameSuspect:
     """Of moves: the operations that took too long."""
     peers: int = 0
     """Of moves: how many ranks or groups it was compared with."""
+    where: str = ""
+    """Of what is outside of all spans: between which two."""
+    bursts: Bursts | None = None
+    """Of one that takes longer in some steps only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """Steps in which a rank takes longer: in which role, step to seconds, and of how many steps."""
+
+    role: str
+    seconds: dict[int, float]
+    steps: int
+
+    @property
+    def every(self) -> float:
+        """In one of so many steps."""
+        return self.steps / max(len(self.seconds), 1)
+
+    @property
+    def usual(self) -> float:
+        """Seconds of one."""
+        return median(self.seconds.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +148,9 @@ class Culprit:
     text: str = ""
     works: dict[str, float] = field(default_factory=dict)
     """For each of its works that is too slow, the ratio over its peers."""
+    where: str = ""
+    """Of what is outside of all spans: between which two."""
+    every: float = 0.0
+    """It takes longer in one of so many steps; 0: in all."""
+    burst_s: float = 0.0
+    """By so much in one of these."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.peers import nanmedian
+from holdfast.diagnostics.blame.suspects.peers import nanmedian
 from holdfast.diagnostics.blame.whatif import part_of
 from holdfast.diagnostics.steps.graph import Column, Graph
 from holdfast.diagnostics.steps.replay import Measured, Variant, measured, replay

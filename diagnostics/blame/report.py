@@ -15,7 +15,7 @@ from holdfast.diagnostics.blame.heat import Heat, heat
 from holdfast.diagnostics.blame.model import Culprit, Limits
 from holdfast.diagnostics.blame.path import longest_first
 from holdfast.diagnostics.blame.planned import Excess, excesses
-from holdfast.diagnostics.blame.threads import Threads, threads_of
+from holdfast.diagnostics.blame.suspects.threads import Threads, threads_of
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable

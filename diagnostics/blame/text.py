@@ -34,11 +34,16 @@ def reported(culprit: Culprit, entries: Entries, place: int, shape: JobShape) ->
 
 
 def _line(c: Culprit, share: str, shape: JobShape) -> str:
+    what = _part(c)
     slower = f"{(c.ratio - 1) * 100:.0f}% slower than its {_peers(c.peers)}"
     if not c.ratio < 3:
         slower = f"{c.ratio:.3g} times what its {_peers(c.peers)} take"
     cost = f"cost the job {share} per step"
     waited = f", {c.victims} other rank{'s' if c.victims != 1 else ''} waited"
+    if c.every:
+        doing = {"waiting": ", asleep, at a lock or in a read", "compute": ", computing"}.get(c.kind.value, "")
+        more = f"{seconds(c.burst_s)} more than its {_peers(c.peers)} in one of {c.every:.2g} steps"
+        return f"{place(c.rank, shape)}: {more}{doing}, in {what}; {cost}{waited}"
     match c.kind.value:
         case "imbalance":
             more = f"{(c.ratio - 1) * 100:.0f}% more work than the mean"
@@ -51,15 +56,17 @@ def _line(c: Culprit, share: str, shape: JobShape) -> str:
             return f"{place(c.rank, shape)}: {seconds(c.self_s)} of garbage collection per step; {cost}{waited}"
         case "host interference":
             kept = f"not scheduled for {seconds(c.self_s)} more than its {_peers(c.peers)}"
-            return f"{place(c.rank, shape)}: {kept}, most of it in {_part(c.what)}; {cost}{waited}"
+            return f"{place(c.rank, shape)}: {kept}, most of it in {what}; {cost}{waited}"
         case "waiting":
             idle = f"{seconds(c.self_s)} more than its {_peers(c.peers)} asleep, at a lock or in a read"
-            return f"{place(c.rank, shape)}: {idle}, in {_part(c.what)}; {cost}{waited}"
-    return f"{place(c.rank, shape)}: {c.what} {slower}; {cost}{waited}"
+            return f"{place(c.rank, shape)}: {idle}, in {what}; {cost}{waited}"
+    return f"{place(c.rank, shape)}: {what} {slower}; {cost}{waited}"
 
 
-def _part(what: str) -> str:
-    return "the time between its spans" if what == OTHER else what
+def _part(c: Culprit) -> str:
+    if c.what != OTHER:
+        return c.what
+    return f"the time {c.where}" if c.where else "the time between its spans"
 
 
 def _peers(count: int) -> str:

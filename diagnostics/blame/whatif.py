@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.model import BlameSuspect, Slowness
-from holdfast.diagnostics.blame.peers import nanmedian
-from holdfast.diagnostics.blame.samples import computes
+from holdfast.diagnostics.blame.model import BlameSuspect, Bursts, Slowness
+from holdfast.diagnostics.blame.suspects.peers import nanmedian
+from holdfast.diagnostics.blame.suspects.places import works_of
+from holdfast.diagnostics.blame.suspects.samples import computes
 from holdfast.diagnostics.steps.graph import Column, Graph
 from holdfast.diagnostics.steps.replay import Measured, Variant
 from holdfast.diagnostics.steps.shape import OTHER
@@ -34,14 +35,22 @@ def without_suspect(graph: Graph, seen: Measured, s: BlameSuspect) -> Variant:
         own = column.own[:, s.lane]
         share = min(s.self_s / max(float(own.sum()), 1e-12), 0.99)
         return Variant({s.column: -share * own}, {}, {s.column: s.lane})
-    share_of = {int(i): s.works.get(role, 0.0) for i, role in zip(shape.works, shape.roles, strict=False)}
-    share_of[-1] = s.works.get(OTHER, 0.0)
+    works = s.works if s.bursts is None else _share_in(graph.step, column, s.lane, s.bursts)
+    share_of = {int(i): works.get(role, 0.0) for i, role in zip(shape.works, shape.roles, strict=False)}
+    share_of[-1] = works.get(OTHER, 0.0)
     spared = np.diff(column.at[:, s.lane]) * np.array([share_of.get(int(i), 0.0) for i in shape.owner])
     change = np.zeros(len(shape.syncs) + 1)
     mine = shape.segment >= 0
     np.subtract.at(change, shape.segment[mine], spared[mine])
     change[0] -= (column.at[0, s.lane] - column.begin[s.lane]) * share_of[-1]
     return Variant({s.column: change}, {}, {s.column: s.lane})
+
+
+def _share_in(step: int, column: Column, lane: int, bursts: Bursts) -> dict[str, float]:
+    """Of the role's time in this step."""
+    took = float(works_of(column).get(bursts.role, column.other)[lane])
+    beyond = bursts.seconds.get(step, 0.0)
+    return {bursts.role: min(beyond / took, 0.99)} if beyond > 0 and took > 0 else {}
 
 
 def joined(graph: Graph, seen: Measured, variants: Sequence[Variant]) -> Variant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
 
 Json = dict[str, Any]
 SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
+TWO_SLOW = SCRIPT.with_name("ddp_two_slow.py")
 LOGS = SCRIPT.with_name("ddp_logs.py")
 
 
@@ -126,6 +128,19 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
     assert len(named) == 1, f"those that wait for it are not: {named}"
     assert main(["blame", str(kept), "--steps", "20:100", "--heat"]) == 0
     assert "FORWARD" in capfd.readouterr().out
+
+
+def test_a_slow_optimizer_is_distinguished_from_a_forward_that_is_slow_in_each_tenth_step(
+    cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = submit(cluster, str(TWO_SLOW), ["100000"], 2)
+    wait_for(lambda: running(cluster)["step"] >= 190, 180)
+    kept = stop(cluster, job, 180, ranks=4)
+    capfd.readouterr()
+    assert main(["blame", str(kept), "--steps", "20:180"]) == 0
+    out = capfd.readouterr().out
+    assert re.search(r"waiting: rank 1 .* asleep, at a lock or in a read, in optimizer", out), out
+    assert re.search(r"waiting: rank 2 .* in one of (8|9|10) steps, .*, in forward", out), out
 
 
 def test_what_rank_0_does_by_design_is_shown_and_sends_no_alert(cluster: LocalCluster) -> None:

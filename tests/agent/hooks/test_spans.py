@@ -72,7 +72,7 @@ def test_why_a_rank_is_slow_is_reported_and_where(zygote: Zygote, tmp_path: Path
             break
     assert right.keys() == EXPECTED.keys(), seen
     assert "asleep, at a lock or in a read, in forward" in right["sleep"]
-    assert "in the time between its spans" in right["between"]
+    assert "in the time between load and forward" in right["between"]
 
 
 EXPECTED: dict[str, tuple[object, ...]] = {

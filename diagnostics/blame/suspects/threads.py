@@ -7,6 +7,7 @@ longer than its peers'. Where the kernel does not count that, involuntary contex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame.model import Slowness
-from holdfast.diagnostics.blame.peers import compare
+from holdfast.diagnostics.blame.suspects.peers import compare
 from holdfast.diagnostics.steps.span_table import SpanTable
 
 Floats = npt.NDArray[np.float64]
@@ -29,12 +30,23 @@ _LONGEST_SLICE = 0.1
 class Threads:
     """Of the threads that make the steps. (steps, ranks), seconds in a step; NaN where not known."""
 
+    steps: npt.NDArray[np.int64]
     cpu: Floats
     delayed: Floats
     """Runnable, but not running."""
     voluntary: Floats
     """Context switches in a step, where `delayed` is not known."""
     involuntary: Floats
+
+    def of(self, steps: Sequence[int]) -> Threads:
+        """In these steps, in this order."""
+        at = np.searchsorted(self.steps, steps)
+        at[at == len(self.steps)] = 0
+        missing = self.steps[at] != np.asarray(steps)
+        rows = [column[at] for column in (self.cpu, self.delayed, self.voluntary, self.involuntary)]
+        for row in rows:
+            row[missing] = np.nan
+        return Threads(np.asarray(steps), *rows)
 
     def kept(self, ranks: npt.NDArray[np.int64], lane: int, excess: float) -> Slowness:
         """What caused that the work of the rank at `lane` of `ranks` lasted `excess` seconds a step longer than its
@@ -68,4 +80,4 @@ def threads_of(rows: SpanTable, world: int) -> Threads | None:
     for column, values in zip(found, columns, strict=True):
         column[at, rows.rank] = np.where(values < 0, np.nan, values)
     found[:2] *= 1e-9
-    return Threads(*found)
+    return Threads(steps.astype(np.int64), *found)

@@ -56,7 +56,7 @@ def are_few(ranks: int) -> bool:
 def compare(samples: Floats, floor: float = _FLOOR) -> Compared:
     """`samples` (samples, ranks), seconds of the same work: per step, or per micro-batch of few steps. `floor`: as
     `floor_of`."""
-    others = _medians_of_others(samples)
+    others = medians_of_others(samples)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(samples / others)
     logs[~np.isfinite(logs)] = np.nan
@@ -115,7 +115,8 @@ def _between(center: Floats) -> Floats:
     return found
 
 
-def _medians_of_others(samples: Floats) -> Floats:
+def medians_of_others(samples: Floats) -> Floats:
+    """`samples` (samples, ranks): for each rank, the median of the other ranks."""
     ranks = samples.shape[1]
     if not are_few(ranks):  # one more or less of them moves their median by less than the noise
         return np.repeat(nanmedian(samples, axis=1)[:, None], ranks, axis=1)
@@ -127,11 +128,13 @@ def _medians_of_others(samples: Floats) -> Floats:
     return found
 
 
-def nanmean(values: Floats) -> Floats:
+def nanmean(values: Floats, weights: Floats | None = None) -> Floats:
     """Over the first axis; NaN without a warning where there are no values."""
-    known = ~np.isnan(values)
+    counts = (~np.isnan(values)).astype(np.float64)
+    if weights is not None:
+        counts *= weights.reshape(-1, *[1] * (values.ndim - 1))
     with np.errstate(invalid="ignore"):
-        found: Floats = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
+        found: Floats = (np.where(np.isnan(values), 0.0, values) * counts).sum(axis=0) / counts.sum(axis=0)
     return found
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from holdfast.diagnostics.blame.peers import compare, floor_of
+from holdfast.diagnostics.blame.suspects.peers import compare, floor_of
 
 
 def seconds(steps: int, ranks: int, memory: float, seed: int) -> np.ndarray:

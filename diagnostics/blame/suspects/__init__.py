@@ -1,0 +1,1 @@
+"""Which ranks may be slow themselves: what each took, beside its peers."""

@@ -84,6 +84,9 @@ declare namespace Api {
     victims: number;
     text: string;
     works?: Record<string, number>;
+    where?: string;
+    every?: number;
+    burst_s?: number;
     by_design?: boolean;
     since?: number | null;
     history?: SlowPoints | null;

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_random = random.Random().random  # never the module's own: in a worker that one is the script's
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -26,14 +28,14 @@ class Backoff:
     deadline: float = math.inf
     """Seconds from the first attempt after which no further one is begun."""
 
-    def delays(self, source: Callable[[], float] = random.random) -> Iterator[float]:
+    def delays(self, source: Callable[[], float] = _random) -> Iterator[float]:
         """Endless delays; `source` gives numbers in [0, 1)."""
         delay = self.initial
         while True:
             yield delay * (1.0 - self.jitter * source())
             delay = min(delay * self.factor, self.cap)
 
-    def plan(self, source: Callable[[], float] = random.random) -> Iterator[float]:
+    def plan(self, source: Callable[[], float] = _random) -> Iterator[float]:
         """The delays that fit in the deadline if every attempt took no time; the last is cut to end on it."""
         left = self.deadline
         for delay in self.delays(source):
@@ -50,7 +52,7 @@ async def retrying(
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    source: Callable[[], float] = random.random,
+    source: Callable[[], float] = _random,
     on_retry: Callable[[Exception, float], None] | None = None,
 ) -> T:
     """The first result; the last error when the deadline is over. Other errors pass through at once."""

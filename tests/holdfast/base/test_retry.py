@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 
 import pytest
 
@@ -18,6 +19,13 @@ def test_jitter_takes_off_at_most_its_share() -> None:
     policy = Backoff(initial=1, factor=1, jitter=0.5)
     assert next(policy.delays(lambda: 0.0)) == 1.0
     assert next(policy.delays(lambda: 0.999)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_numbers_are_not_the_programs() -> None:
+    """A script that shuffles by `random` draws the same after a save that was tried again."""
+    before = random.getstate()
+    assert len(set(itertools.islice(Backoff(factor=1).delays(), 5))) == 5
+    assert random.getstate() == before
 
 
 def test_a_plan_ends_on_the_deadline() -> None:

@@ -138,6 +138,7 @@ class Memory:
             words[at] = now = _monotonic_ns()
             if now - words[layout.WORD_MOVED] >= STILL_NS:
                 words[layout.WORD_HANDLERS] = script_handlers()
+                self.services.note()
                 if (recorder := self.recorder) is not None:
                     recorder(self, now)
             if words[layout.WORD_STACKS]:

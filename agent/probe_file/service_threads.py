@@ -35,20 +35,29 @@ class ServiceThreads:
     def __init__(self, memory: mmap.mmap) -> None:
         self._map = memory
         self._tids: set[int] = set()
+        self._before: set[int] | None = None
+        """Threads that were there when torch began to make a process group; None: it makes none."""
 
     @contextmanager
     def starting(self) -> Iterator[None]:
         """Within, torch makes a process group: threads that appear are its own."""
-        before = _threads()
+        outer = self._before
+        self._before = _threads() if outer is None else outer
         try:
             yield
         finally:
-            now = _threads()
-            self._tids = self._tids & now | now - before
+            self.note()
+            self._before = outer
+
+    def note(self) -> None:
+        """Write down those that have appeared, if it makes a process group. It may wait for its peers in that."""
+        before, now = self._before, _threads()
+        if before is not None and (tids := self._tids & now | now - before) != self._tids:
+            self._tids = tids
             self._write()
 
     def clear(self) -> None:
-        self._tids = set()
+        self._tids, self._before = set(), None
         self._write()
 
     def _write(self) -> None:

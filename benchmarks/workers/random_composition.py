@@ -74,10 +74,10 @@ class Composition:
             return {"set": "honest", "kind": "+".join(p.what for p in self.pauses), "composition": asdict(self)}
         kind = {**LOCAL, **SHARED}[hang.what]
         odd = f"rank{hang.ranks[0]}" if hang.ranks else "job"
-        is_early = hang.place in ("start", "first") or hang.step < STEPS_KNOWN
-        has_no_steps = (
-            self.framework == "own-update" and self.idle_limit_s == IDLE_LIMIT_S
-        )  # optimizer steps are counted
+        is_before_steps = hang.place in ("start", "first")
+        is_early = is_before_steps or hang.step < STEPS_KNOWN
+        # Steps of optimizers are counted.
+        has_no_steps = (is_before_steps or self.framework == "own-update") and self.idle_limit_s == IDLE_LIMIT_S
         return {
             "set": "hang", "kind": hang.what, "life": kind.life, "named": named(kind, odd),
             "within_s": SLOW_TO_START.get(hang.what, 2.0) if is_early else 2.0,

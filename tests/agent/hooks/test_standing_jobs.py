@@ -67,15 +67,15 @@ def begun(sample: WorkerSample) -> dict[str, tuple[int, bool]]:
 
 class Job:
     def __init__(self, one: Node) -> None:
-        self._one, self._next = one, 100
+        self._one, self._next, self.port = one, 100, 0
 
     async def stands(self, code: str, expected: list[list[Open]], ranks: int = 2) -> list[WorkerSample]:
         """Run it until all of its ranks stand in what is expected, and torch's record says that this is all."""
         one = self._one
         assert one.warm is not None
         first, self._next = self._next, self._next + ranks
-        port = await one.warm.start_store(f"store{first}", "127.0.0.1")
-        env = {**one.spec("").env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+        self.port = await one.warm.start_store(f"store{first}", "127.0.0.1")
+        env = {**one.spec("").env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port), "WORLD_SIZE": str(ranks)}
         env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
         readers = []
         for rank in range(ranks):
@@ -121,6 +121,7 @@ def test_what_is_open_in_ranks_that_stand(tmp_path: Path) -> None:
             await sizes_of_what_was_left(job)
             await messages_and_their_tags(job)
             await around_a_monitored_barrier(job)
+            await a_group_that_one_makes_alone(job)
             await threads_that_leave_out_of_order(job)
             await between_the_parts_of_an_object_collective(job)
             await what_only_torch_sees(job)
@@ -267,6 +268,15 @@ dist.all_reduce(x) if rank == 0 else stand()
     again = [("main", "monitored_barrier world:monitored", 1, "")]
     samples = await job.stands(f"dist.monitored_barrier()\ndist.barrier()\n{code}", [again, again, []], 3)
     assert [begun(sample)["world"] for sample in samples] == [(3, True)] * 3
+
+
+async def a_group_that_one_makes_alone(job: Job) -> None:
+    inside = [("main", "new_group world:new_group", 0, "")]
+    _, alone = await job.stands("dist.new_group([0, 1]) if rank else stand()", [[], inside])
+    assert alone.standing is not None
+    assert [one.store_port for one in alone.standing.operations] == [job.port]
+    both = "pair = dist.new_group([0, 1])\ndist.new_group([1, 0]) if rank else stand()"
+    _, alone = await job.stands(both, [[], [("main", "new_group world:new_group", 1, "")]])
 
 
 async def threads_that_leave_out_of_order(job: Job) -> None:

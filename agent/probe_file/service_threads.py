@@ -51,8 +51,10 @@ class ServiceThreads:
 
     def note(self) -> None:
         """Write down those that have appeared, if it makes a process group. It may wait for its peers in that."""
-        before, now = self._before, _threads()
-        if before is not None and (tids := self._tids & now | now - before) != self._tids:
+        if (before := self._before) is None:
+            return
+        now = _threads()
+        if (tids := self._tids & now | now - before) != self._tids:
             self._tids = tids
             self._write()
 

@@ -309,22 +309,7 @@ class Watch:
             slot = self._new_groups[members] = open_operations.group("world:new_group", ident, members, is_seen=True)
         number = open_operations.begin(_NEW_GROUP, slot)
         timeout = args[1] if len(args) > 1 else kwargs.get("timeout")
-        port = self._store_port(args[2] if len(args) > 2 else kwargs.get("backend"))
-        return open_operations.wait(_NEW_GROUP, slot, number, port, flags=self._timed(timeout))
-
-    def _store_port(self, backend: Any) -> int:
-        """The port of the store at which the members of a new group meet; 0: they need not, or it is not known. Gloo's
-        connect to each other at once, and read each other's addresses there; NCCL's with their first operation."""
-        try:
-            default = self.c10d._get_default_group()
-            if "gloo" not in str(backend or self.c10d.get_backend_config(default)).lower():
-                return 0
-            store = self.c10d._get_default_store()
-            while isinstance(store, self.c10d.PrefixStore):
-                store = store.underlying_store
-            return int(getattr(store, "port", 0))
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            return 0
+        return open_operations.wait(_NEW_GROUP, slot, number, flags=self._timed(timeout))
 
     def _timed(self, given: Any) -> int:
         """The flag of a wait whose timeout, which the script gave, is shorter than torch's default."""

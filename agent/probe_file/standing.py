@@ -83,8 +83,7 @@ def pending_of(
     ]
     if own:
         row = max(own, key=lambda row: row.since)
-        size = 0 if kind_name(row.kind) == "new_group" else row.size
-        return PendingCollective(kind_name(row.kind), row.slot - 1, row.number, True, groups, size)
+        return PendingCollective(kind_name(row.kind), row.slot - 1, row.number, True, groups, row.size)
     slot, kind, number = begun
     if not 0 < slot <= len(groups):
         return PendingCollective(groups=groups)
@@ -95,10 +94,7 @@ def _of_row(row: OpenRow, seen: Recorded | None, record: TorchRecord) -> OpenOpe
     """torch's kind and size, where it has them: of an operation that nobody here waits for there is nothing else."""
     kind, size = (seen.kind, seen.size) if seen is not None else (row.kind, row.size)
     is_timed = bool(row.flags & layout.OPEN_IS_TIMED or record.timed >> row.slot & 1)
-    port = 0
-    if kind_name(kind) == "new_group":  # which has no size
-        port, size = size, 0
-    return OpenOperation(row.thread, kind_name(kind), row.slot - 1, max(row.number, 0), size, row.root, is_timed, port)
+    return OpenOperation(row.thread, kind_name(kind), row.slot - 1, max(row.number, 0), size, row.root, is_timed)
 
 
 def _under_way(one: Recorded, thread: int, record: TorchRecord) -> OpenOperation:

@@ -69,8 +69,6 @@ class OpenOperation:
     """The rank, in the job, that sends to or receives from all (broadcast, gather, ...); -1: none, or not known."""
     is_timed: bool = False
     """Its own timeout is shorter than torch's default: it may end by itself."""
-    store_port: int = 0
-    """Of new_group: the port of the store at which its members meet; 0: they need not. It is not sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,6 @@ _LOCK_VALUES = 2
 """The highest value of a lock's word that others share while a thread waits for it."""
 TIMERS = ("nanosleep", "clock_nanosleep")
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "rt_sigtimedwait")
-_STORE = "a read from a socket to "
 _FREE = (ThreadState.RUNS, ThreadState.OUTSIDE, ThreadState.TIMED, ThreadState.UNKNOWN)
 """In the order in which one of them stands for all."""
 
@@ -272,7 +271,6 @@ def rows(
     words; empty: nothing. Operations wait below the interpreter: no handler runs before their end."""
     if main not in facts.by_tid:
         return ()
-    facts = _with_waits_at_store(facts, operations, now)
     busy = {one.thread for one in operations}
     first = _sight(main, facts.by_tid[main], now, valid_from)
     if first.state is ThreadState.OWN and interrupts and main not in busy:
@@ -293,20 +291,6 @@ def rows(
         if alike:
             found.append(_together(state, alike, facts.by_tid[main], now, valid_from))
     return tuple(found)
-
-
-def _with_waits_at_store(facts: ThreadFacts, operations: Collection[OpenOperation], now: float) -> ThreadFacts:
-    """A thread that makes a process group reads from the store, with torch's default timeout, what its peers write
-    there when they make it: it waits in its operation, as in any other."""
-    found = dict(facts.by_tid)
-    for one in operations:
-        fact = found.get(one.thread)
-        if not one.store_port or fact is None or fact.state not in (ThreadState.OUTSIDE, ThreadState.TIMED):
-            continue
-        is_long = math.isnan(fact.until) or fact.until - now > LONG_S
-        if is_long and fact.words.startswith(_STORE) and fact.words.endswith(f":{one.store_port}"):
-            found[one.thread] = replace(fact, state=ThreadState.OWN, until=NAN)
-    return replace(facts, by_tid=found)
 
 
 def _without_servants(facts: ThreadFacts, main: int, operations: Collection[OpenOperation]) -> dict[int, ThreadFact]:

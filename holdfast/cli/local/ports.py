@@ -2,13 +2,14 @@
 
 import random
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-FIRST = 12_000
+from holdfast.base.errors import HoldfastError
+
+FIRST, LAST = 12_000, 32_767
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_BELOW = min(int(_RANGE.read_text().split()[0]), 32_768) if _RANGE.exists() else 32_768
-"""From here on the kernel gives ports to whoever connects, or asks for any: while a server is down it may give this one
-to another process, even to a client of that server."""
+_FEWEST = 1_000
 _random = random.SystemRandom()  # programs with a seed, side by side, would all get the same
 
 
@@ -20,13 +21,23 @@ def free_port() -> int:
 def free_ports(count: int) -> list[int]:
     """So many different ones."""
     found: list[int] = []
-    for port in _random.sample(range(FIRST, _BELOW), 50 * count):
-        with socket.socket() as probe:
-            try:
+    with ExitStack() as taken:
+        for port in _candidates():
+            probe = taken.enter_context(socket.socket())
+            with suppress(OSError):
                 probe.bind(("", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError(f"of {50 * count} ports not {count} are free")
+                found.append(int(probe.getsockname()[1]))
+            if len(found) == count:
+                return found
+    raise HoldfastError(f"no {count} free ports: end what listens on this host, or name the ports")
+
+
+def _candidates(range_file: Path = _RANGE) -> list[int]:
+    """The kernel gives ports of its own range to whoever connects: while a server is down it may give that server's to
+    another process, even to a client. So they are below it, and the kernel's (0) only where that leaves too few."""
+    try:
+        below = min(int(range_file.read_text().split()[0]), LAST + 1)
+    except (OSError, ValueError, IndexError):
+        below = LAST + 1
+    own = range(FIRST, below)
+    return _random.sample(own, _FEWEST) if len(own) >= _FEWEST else [0] * _FEWEST

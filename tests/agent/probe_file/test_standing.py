@@ -37,12 +37,6 @@ def test_a_row_gets_the_kind_and_the_size_that_torch_has() -> None:
     assert joined(record, ROW._replace(root=2)) == ((operation,), True)
 
 
-def test_a_new_group_has_a_store_and_no_size() -> None:
-    kind = layout.OPERATION_KINDS.index("new_group")
-    operation = OpenOperation(41, "new_group", 0, 7, store_port=29500)
-    assert joined(FRESH, ROW._replace(kind=kind, size=29500, flags=0)) == ((operation,), True)
-
-
 def test_what_nobody_waits_for_belongs_to_no_thread() -> None:
     record = FRESH._replace(under_way=(Recorded(7, 0, 1, REDUCE), Recorded(3, 0, 2, REDUCE)))
     found, is_complete = joined(record, ROW)

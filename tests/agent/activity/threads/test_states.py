@@ -182,31 +182,6 @@ def test_the_main_thread_those_in_operations_one_that_is_free_and_the_rest() -> 
     assert seen(facts(t7=(GONE, 90.0, 100.0))) == [(7, GONE, 10.0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("state", "until", "words", "port", "means"),
-    [
-        (OUTSIDE, math.nan, "a read from a socket to 10.0.0.1:5000", 5000, OWN),
-        (TIMED, 1850.0, "a read from a socket to 10.0.0.1:5000", 5000, OWN),
-        (TIMED, 160.0, "a read from a socket to 10.0.0.1:5000", 5000, TIMED),  # a timeout of the script's
-        (OUTSIDE, math.nan, "a read from a socket to 10.0.0.1:15000", 5000, OUTSIDE),  # a server of the script's
-        (OUTSIDE, math.nan, "a write to a socket to 10.0.0.1:5000", 5000, OUTSIDE),
-        (OUTSIDE, math.nan, "a read from a socket to 10.0.0.1:5000", 0, OUTSIDE),  # members need not meet
-        (HELD, math.nan, "a read from a socket to 10.0.0.1:5000", 5000, HELD),
-        (RUNS, math.nan, "", 5000, RUNS),
-    ],
-)
-def test_who_makes_a_group_waits_for_its_peers_at_their_store(
-    state: ThreadState, until: float, words: str, port: int, means: ThreadState
-) -> None:
-    found = ThreadFacts({MAIN: ThreadFact(state, None, 90.0, 100.0, until, words)})
-    made = OpenOperation(MAIN, "new_group", 0, 0, store_port=port)
-    (row,) = rows(found, MAIN, 101.0, [made])
-    assert row.state is means
-    assert math.isnan(row.ends_in) == (means is not TIMED)
-    (row,) = rows(found, MAIN, 101.0, [OpenOperation(MAIN + 1, "new_group", 0, 0, store_port=port)])
-    assert row.state is state
-
-
 def test_a_thread_that_was_not_looked_at_may_be_free() -> None:
     found = facts(3, t7=(OWN, 90.0, 100.0), t8=(OWN, 90.0, 100.0))
     assert seen(found) == [(7, OWN, 10.0, 1), (0, UNKNOWN, 0.0, 3), (0, OWN, 10.0, 1)]

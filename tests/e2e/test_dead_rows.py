@@ -1,4 +1,5 @@
-"""Honest scripts that were once ended, each as a job at default settings: it ends with 0, in its first life.
+"""Honest scripts that were once ended, or come close to a proof, each as a job at default settings: it ends with 0, in
+its first life.
 
 All rows are submitted at once, and run as nodes become free: a node each.
 """
@@ -44,7 +45,7 @@ ROWS = (
     "retries-with-backoff", "a-thread-ends-after-the-training", "all-workers-stopped", "whole-node-stopped",
     "all-workers-frozen", "one-rank-frozen", "the-compiler-of-one-rank-waits-for-a-child",
     "one-of-the-world-is-from-elsewhere", "unpickles-within-a-collective",
-    "two-threads-leave-their-operations-out-of-order", "one-rank-fell-back-to-eager",
+    "two-threads-leave-their-operations-out-of-order", "one-rank-fell-back-to-eager", "peers-come-late-to-a-new-group",
 )  # fmt: skip
 
 

@@ -107,6 +107,17 @@ def test_two_orders_of_operations_in_an_unmodified_script_are_found(cluster: Loc
     wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 60)
 
 
+def test_a_rank_that_makes_a_group_alone_is_named_with_a_proof(cluster: LocalCluster) -> None:
+    """It waits at the store, with torch's default timeout."""
+    known = len(acted_on(cluster.client.incidents()))
+    submit(cluster, str(SCRIPT), ["group"], 2, False, 0)
+    found = newest(cluster, known)
+    assert (found["kind"], found["culprit"]) == ("worker-hang", "rank1"), found["summary"]
+    assert found["findings"][0]["evidence"]["life"] == "dead"
+    assert "new_group" in found["summary"]
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 60)
+
+
 def paused(cluster: LocalCluster, life: str, place: str = "", does: str = "") -> Json:
     """The job in a pause of this kind, at this place, and reported in these words: what writes in bursts has written
     nothing in some of the half seconds that rates are of."""

@@ -66,6 +66,29 @@ def a_pair_goes_on_after_the_third_has_ended() -> None:
 
 
 @row
+def peers_come_late_to_a_new_group() -> None:
+    """Rank 2 waits for them at the store; they wait at the same store, in no operation, for a key from elsewhere."""
+    init()
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+    def make() -> None:
+        key = f"go-{os.environ.get('HOLDFAST_GENERATION', '1')}"
+        if RANK == 0:
+            code = (
+                "import sys, time, torch.distributed as dist\n"
+                f"time.sleep({LONG_S})\n"
+                f"dist.TCPStore({host!r}, {port}, None, False).set({key!r}, 'x')\n"
+            )
+            subprocess.Popen([sys.executable, "-c", code])
+        if RANK != 2:
+            dist.TCPStore(host, port, None, False).wait([key])
+        dist.barrier(group=dist.new_group(list(range(WORLD))))
+
+    PLACES["between"] = make
+    train(DistributedDataParallel(net()))
+
+
+@row
 def the_compiler_of_one_rank_waits_for_a_child() -> None:
     waits = [8.0] if RANK == 0 else []
 

@@ -1,4 +1,7 @@
-"""A script without instrumentation, in which rank 1 hangs at step 8 in the way given by the argument."""
+"""A script without instrumentation, in which rank 1 hangs at step 8 in the way given by the argument.
+
+group: it makes a group that the others do not make.
+"""
 
 import os
 import sys
@@ -24,6 +27,8 @@ for step in range(1000):
             case "pipe":
                 read, _write = os.pipe()
                 os.read(read, 1)
+            case "group":
+                dist.new_group()
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     groups = [first, second]

@@ -52,7 +52,7 @@ class Culprit(BaseModel):
     victims: int
     text: str = Field(description="Summary in one line.")
     works: dict[str, float] = Field(default={}, description="Ratio over its peers by each work that is too slow.")
-    where: str = Field(default="", description="Of time outside of all spans: between which two.")
+    where: str = Field(default="", description="The two spans between which it is slow, if outside of all.")
     every: float = Field(default=0.0, description="It takes longer in one of so many steps; 0: in all.")
     burst_s: float = Field(default=0.0, description="By so much in one of these.")
     by_design: bool = Field(

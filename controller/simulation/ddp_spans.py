@@ -33,7 +33,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Extra:
-    """What a rank does besides: `part` is one of `PARTS`, in one of `every` steps."""
+    """A rank does more than its peers: `part` is one of `PARTS`, in one of `every` steps."""
 
     rank: int
     part: str

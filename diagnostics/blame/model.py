@@ -83,9 +83,9 @@ class BlameSuspect:
     peers: int = 0
     """Of moves: how many ranks or groups it was compared with."""
     where: str = ""
-    """Of what is outside of all spans: between which two."""
+    """The two spans between which it is, if it is outside of all of them."""
     bursts: Bursts | None = None
-    """Of one that takes longer in some steps only."""
+    """The steps in which it takes longer, if these are some only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Culprit:
     works: dict[str, float] = field(default_factory=dict)
     """For each of its works that is too slow, the ratio over its peers."""
     where: str = ""
-    """Of what is outside of all spans: between which two."""
+    """The two spans between which it is, if it is outside of all of them."""
     every: float = 0.0
     """It takes longer in one of so many steps; 0: in all."""
     burst_s: float = 0.0

@@ -33,11 +33,11 @@ _NOISE = 4.0
 """Usual deviations by which a burst is longer than the rank's other steps."""
 _MAD = 1.4826
 _MOST = 0.34
-"""Of all steps: what is in more of them is no burst."""
+"""Share of all steps: what is in more of them is no burst."""
 _APART, _WINDOWS = 8, 24
 """Bursts of a rank within so many steps, or such a part of all steps, are one: a host is disturbed for as long."""
 _HALF = 0.3
-"""Of a rank's bursts, each half of the steps has so much: what came and went is not the rank's."""
+"""Share of a rank's bursts that each half of the steps has: what came and went is not the rank's."""
 _SIZES = (1, 2, 4)
 """Times the least size of a burst: what a host adds besides may be smaller than what the rank does itself."""
 _EXPLAINS = 0.5

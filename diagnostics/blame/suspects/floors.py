@@ -21,11 +21,11 @@ Floats = npt.NDArray[np.float64]
 STRETCH, _STRETCHES = 5, 24
 """Fewest steps of a stretch, and most stretches."""
 FEWEST_STRETCHES = 4
-"""Of which any rank is named, however many peers it has."""
+"""With fewer no rank is named, however many peers it has."""
 _FASTEST = 0.1
-"""Of the steps of a stretch, the slowest of the fastest."""
+"""The share of a stretch's steps that counts as its fastest: their slowest is compared."""
 _BEHIND = 0.5
-"""Of what it must be behind in the middle, that it is in a stretch that counts."""
+"""A stretch counts if the rank is behind by this share of what it must be behind in the middle."""
 
 
 class Raised(NamedTuple):

@@ -20,7 +20,7 @@ from holdfast.diagnostics.steps.shape import OTHER
 Floats = npt.NDArray[np.float64]
 
 _EXPLAINS = 0.5
-"""Of what a rank takes longer."""
+"""Share of what a rank takes longer that explains all of it."""
 
 
 def suspects(
